@@ -1,0 +1,1 @@
+"""Compositions: look (system), decide (rules), act (system), tell (journal, notify, state)."""

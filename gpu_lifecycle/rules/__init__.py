@@ -1,0 +1,1 @@
+"""Pure decisions: values in, values out. No clock, file, socket, process, signal or log."""
