@@ -1,0 +1,135 @@
+"""Look at everything once, and judge it: the part that ``holders``, ``sweep`` and both hooks share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gpu_lifecycle.errors import BlindError, LifecycleError
+from gpu_lifecycle.facts import GpuView, Judged, Owner, OwnerKind, Process, Scan, Sight
+from gpu_lifecycle.rules.claims import full_gpus
+from gpu_lifecycle.rules.owners import owner_of
+from gpu_lifecycle.rules.verdict import Case, Scene, judge
+from gpu_lifecycle.system.gpu import GpuProbe
+from gpu_lifecycle.system.holders import Devices, Scanner, find_devices
+from gpu_lifecycle.system.procfs import Proc
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look: who holds what, and what is to happen to them."""
+
+    scan: Scan
+    view: GpuView
+    judged: tuple[Judged, ...]
+    sight: Sight
+
+
+class Observer:
+    """Looks as often as asked; keeps what does not change between looks."""
+
+    def __init__(self, probe: GpuProbe) -> None:
+        self.proc = Proc()
+        self.devices: Devices = find_devices()
+        self.scanner = Scanner(self.proc, self.devices)
+        self.probe = probe
+        self._ancestors = frozenset(self.proc.ancestors(os.getpid()))
+
+    def ours(self) -> frozenset[int]:
+        """This program, what started it, and its helpers: never touched."""
+        return self._ancestors | self.probe.pids
+
+    def look(self, scene: Scene, claim: Sequence[str], free_below: int, view: GpuView) -> Observation:
+        """Scans, joins with NVML's ``view``, and judges. ``claim`` are UUIDs."""
+        scan = self.scanner.scan(scene.cgroup)
+        scene = replace(
+            scene,
+            ours=scene.ours | self.ours(),
+            full=full_gpus(view, claim, free_below) if not view.error else frozenset(claim),
+            sight_full=scan.sight.full,
+        )
+        processes = {process.pid: process for process in (*scan.members, *scan.holders)}
+        memory = memory_of(view, processes)
+        owners = self._owners(processes.values())
+        chain = _init_chain(scan.holders)
+        judged = tuple(
+            judge(self._case(process, owners[process.pid], memory.get(process.pid, {}), claim, view, chain), scene)
+            for process in processes.values()
+        )
+        sight = scan.sight.plus(*(f"NVML: {view.error.text}",) if view.error else ())
+        return Observation(scan, view, judged, sight)
+
+    def _case(
+        self,
+        process: Process,
+        owner: Owner,
+        memory: dict[str, int | None],
+        claim: Sequence[str],
+        view: GpuView,
+        chain: frozenset[int],
+    ) -> Case:
+        minors = {self.devices.minor_of(rdev) for rdev in process.devices} - {None}
+        gpus = tuple(gpu.uuid for gpu in view.gpus if gpu.minor in minors)
+        concerned = tuple(uuid for uuid in claim if uuid in gpus or uuid in memory)
+        return Case(
+            process=process,
+            owner=owner,
+            gpus=gpus,
+            claimed=concerned,
+            uvm=any(self.devices.is_uvm(rdev) for rdev in process.devices),
+            memory=memory,
+            parent_is_init=process.pid in chain,
+        )
+
+    def _owners(self, processes: object) -> dict[int, Owner]:
+        assert isinstance(processes, type({}.values()))
+        owners = {process.pid: owner_of(process.cgroup) for process in processes}
+        names = {owner.name for owner in owners.values() if owner.kind is OwnerKind.UNIT}
+        alive = units_alive(names)
+        return {
+            pid: replace(owner, alive=alive.get(owner.name)) if owner.kind is OwnerKind.UNIT else owner
+            for pid, owner in owners.items()
+        }
+
+
+def units_alive(names: set[str]) -> dict[str, bool | None]:
+    """Which units are alive. None: a unit of a user's own manager, or a bus that does not answer."""
+    system = {name for name in names if "/" not in name}
+    alive: dict[str, bool | None] = dict.fromkeys(names)
+    if not system:
+        return alive
+    from gpu_lifecycle.system.bus import Bus
+
+    try:
+        with Bus() as bus:
+            for name in system:
+                alive[name] = bus.unit_state(name).active not in ("inactive", "failed")
+    except (BlindError, LifecycleError):
+        return alive  # unknown stays None, and the rules spare what is unknown
+    return alive
+
+
+def memory_of(view: GpuView, processes: dict[int, Process]) -> dict[int, dict[str, int | None]]:
+    """NVML's figures, only for processes that ``/proc`` shows as holders: NVML lists dead and reused pids too."""
+    found: dict[int, dict[str, int | None]] = {}
+    for gpu in view.gpus:
+        for entry in gpu.processes or ():
+            process = processes.get(entry.pid)
+            if process and process.devices:
+                found.setdefault(entry.pid, {})[gpu.uuid] = entry.memory
+    return found
+
+
+def _init_chain(holders: Sequence[Process]) -> frozenset[int]:
+    """Holders whose line of parents up to process 1 consists of holders only: nobody else can answer for them."""
+    parents = {process.pid: process.ppid for process in holders}
+    found = set()
+    for pid in parents:
+        at, seen = pid, {pid}
+        while (up := parents[at]) in parents and up not in seen:
+            seen.add(up)
+            at = up
+        if parents[at] == 1:
+            found.add(pid)
+    return frozenset(found)

@@ -1,0 +1,255 @@
+"""The sweep: lock, look, judge, reap, look again, prove. Every wait has a deadline and is shown.
+
+An interrupted sweep leaves nothing half done that the next one would not finish: it keeps no state.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpu_lifecycle.errors import Exit, LifecycleError
+from gpu_lifecycle.facts import Gpu, GpuView, Judged, Layout, Verdict
+from gpu_lifecycle.jobs.observe import Observation, Observer
+from gpu_lifecycle.rules.claims import Release, claimed, judge_release
+from gpu_lifecycle.rules.config import Config
+from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.quantity import show_duration
+from gpu_lifecycle.rules.report import advice, describe, judged_fields, memory_text
+from gpu_lifecycle.rules.verdict import Scene
+from gpu_lifecycle.system.journal import Journal
+from gpu_lifecycle.system.locks import hold_gpus
+from gpu_lifecycle.system.pidfd import Held, hold, wait_gone
+
+LOCK_SECONDS = 30.0
+NVML_SECONDS = 30.0  # without persistence mode the first question initialises each GPU: 1 to 3 s per GPU
+ROUNDS = 3  # a process that forks while it is ended leaves work for another round
+POLL_FIRST, POLL_LAST = 0.05, 1.0
+
+
+class Outcome(StrEnum):
+    FREE = "free"
+    CONFLICT = "conflict"
+    STUCK = "stuck"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """How a sweep ended. ``results`` says per pid: "ended" (SIGTERM was enough), "killed" or "survived"."""
+
+    outcome: Outcome
+    text: str
+    judged: tuple[Judged, ...] = ()
+    results: dict[int, str] = field(default_factory=dict)
+    gpus: tuple[Gpu, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def status(self) -> Exit:
+        return Exit.OK if self.outcome is Outcome.FREE else Exit.TEMPFAIL
+
+
+class Sweep:
+    """One sweep of one unit's claim. ``show(text)`` is told what is being waited for."""
+
+    def __init__(
+        self, scene: Scene, config: Config, layout: Layout, observer: Observer, journal: Journal, show: Callable[[str], None]
+    ) -> None:
+        self.scene = scene
+        self.config = config
+        self.layout = layout
+        self.observer = observer
+        self.journal = journal
+        self.show = show
+        self.results: dict[int, str] = {}
+        self.told: set[tuple[int, str]] = set()
+        self.began = time.monotonic()
+
+    def claim(self) -> tuple[tuple[Gpu, ...], GpuView]:
+        """The claimed GPUs. Raises UnavailableError or ConfigError; after a stop, an unknown claim is an empty one."""
+        self.show("asking NVML for the GPUs")
+        view = self.observer.probe.view(NVML_SECONDS)
+        try:
+            return claimed(view, self.config.gpus.claim, self.config.gpus.count), view
+        except LifecycleError as error:
+            if not self.scene.survivors_only:
+                raise
+            self.journal.tell(Event("nvml-trouble", str(error)))
+            return (), view
+
+    def run(self) -> SweepResult:
+        """The whole sweep. Raises LifecycleError where it could not begin."""
+        self.began = time.monotonic()
+        gpus, view = self.claim()
+        uuids = [gpu.uuid for gpu in gpus]
+        with hold_gpus(self.layout, uuids, LOCK_SECONDS, lambda text, left: self.show(f"{text}, {left:.0f} s left")):
+            seen = self._reap_rounds(uuids, view)
+            return self._conclude(seen, uuids, gpus)
+
+    def rehearse(self) -> SweepResult:
+        """What ``run`` would do: looks and judges, signals nobody."""
+        gpus, view = self.claim()
+        seen = self._look([gpu.uuid for gpu in gpus], view)
+        reap = [item for item in seen.judged if item.verdict is Verdict.REAP]
+        conflicts = [item for item in seen.judged if item.verdict is Verdict.CONFLICT]
+        outcome = Outcome.CONFLICT if conflicts else Outcome.FREE if seen.sight.full else Outcome.UNKNOWN
+        text = f"{len(reap)} processes would be reaped, {len(conflicts)} are in the way"
+        return SweepResult(outcome, text, seen.judged, {}, gpus, self._seconds())
+
+    def _seconds(self) -> float:
+        return round(time.monotonic() - self.began, 3)
+
+    def _look(self, uuids: list[str], view: GpuView | None = None) -> Observation:
+        view = view or self.observer.probe.view(NVML_SECONDS)
+        seen = self.observer.look(self.scene, uuids, self.config.sweep.free_below, view)
+        for limit in seen.sight.limits:
+            if (0, limit) not in self.told:
+                self.told.add((0, limit))
+                self.journal.tell(Event("sight-partial", f"not everything could be seen: {limit}"))
+        return seen
+
+    def _reap_rounds(self, uuids: list[str], view: GpuView) -> Observation:
+        """Reaps until a look finds nothing to reap, or what is left cannot be ended."""
+        self.show("looking for processes that hold the GPUs")
+        seen = self._look(uuids, view)
+        for _ in range(ROUNDS):
+            victims = [item for item in seen.judged if item.verdict is Verdict.REAP]
+            if not victims or all(self.results.get(item.process.pid) == "survived" for item in victims):
+                break
+            self._reap(victims)
+            seen = self._look(uuids)
+        self._tell_verdicts(seen)
+        return seen
+
+    def _tell_verdicts(self, seen: Observation) -> None:
+        """One event per decision about what stays; what was reaped has been told."""
+        words = {Verdict.SPARE: "holder-spared", Verdict.CONFLICT: "holder-conflict"}
+        for item in seen.judged:
+            key = (item.process.pid, item.rule)
+            if item.verdict in words and key not in self.told and item.rule not in ("init", "ourselves"):
+                self.told.add(key)
+                verb = "left alone" if item.verdict is Verdict.SPARE else "in the way"
+                text = f"{verb}: {describe(item)}, because {item.why}{advice(item)}"
+                self.journal.tell(Event(words[item.verdict], text, judged_fields(item)))
+
+    def _reap(self, victims: list[Judged]) -> None:
+        """Holds every victim by its pidfd, proves again who it is and what it holds, then ends it."""
+        with ExitStack() as stack:
+            held: dict[Held, Judged] = {}
+            for item in victims:
+                grip = hold(item.process.identity, self.observer.proc)
+                if grip:
+                    held[stack.enter_context(grip)] = item
+            self._signal(held, list(held), signal.SIGTERM)
+            rest = self._wait(list(held), self.config.sweep.term_grace, "to end after SIGTERM")
+            self._signal(held, rest, signal.SIGKILL)
+            left = self._wait(rest, self.config.sweep.exit_deadline, "to die after SIGKILL")
+            self._tell_reaped(held, rest, left)
+
+    def _signal(self, held: dict[Held, Judged], targets: list[Held], number: signal.Signals) -> None:
+        for grip in targets:
+            if self._still_ours(held[grip]):
+                grip.send(number)
+
+    def _still_ours(self, item: Judged) -> bool:
+        """Just before a signal: still in our cgroup, or still holding an NVIDIA device. The pidfd says that it is the same."""
+        process = item.process
+        if item.rule == "leftover-cgroup":
+            return self.observer.proc.cgroup(process.pid) == process.cgroup
+        return bool(self.observer.scanner.held(process.pid)[0])
+
+    def _wait(self, held: list[Held], seconds: float, what: str) -> list[Held]:
+        def tick(left: int, time_left: float) -> None:
+            self.show(f"waiting for {left} processes {what}, {show_duration(round(time_left))} left")
+
+        return wait_gone(held, seconds, tick)
+
+    def _tell_reaped(self, held: dict[Held, Judged], killed: list[Held], left: list[Held]) -> None:
+        for grip, item in held.items():
+            result = "survived" if grip in left else "killed" if grip in killed else "ended"
+            self.results[item.process.pid] = result
+            fields = judged_fields(item)
+            if result == "survived":
+                where = self.observer.proc.wait_channel(item.process.pid)
+                stat = self.observer.proc.stat(item.process.pid)
+                state = f"state {stat.state}{', in ' + where if where else ''}" if stat else "state unknown"
+                self.journal.tell(Event("holder-survived", f"cannot end {describe(item)}: {state}", fields))
+            else:
+                signals = "SIGTERM, then SIGKILL" if result == "killed" else "SIGTERM"
+                text = f"reaped {describe(item)} with {signals}, because {item.why}"
+                self.journal.tell(Event("holder-reaped", text, fields))
+
+    def _conclude(self, seen: Observation, uuids: list[str], gpus: tuple[Gpu, ...]) -> SweepResult:
+        survivors = [item for item in seen.judged if item.verdict is Verdict.REAP]
+        conflicts = [item for item in seen.judged if item.verdict is Verdict.CONFLICT]
+        if survivors:
+            text = "cannot end " + ", ".join(describe(item) for item in survivors[:3])
+            return self._result(Outcome.STUCK, text, seen, gpus)
+        if conflicts and not self.scene.survivors_only:
+            text = "in the way: " + "; ".join(describe(item) + advice(item) for item in conflicts[:3])
+            return self._result(Outcome.CONFLICT, text, seen, gpus)
+        if not seen.sight.full and not self.scene.survivors_only:
+            return self._result(Outcome.UNKNOWN, "not everything could be seen: " + "; ".join(seen.sight.limits), seen, gpus)
+        return self._prove(seen, uuids, gpus)
+
+    def _prove(self, seen: Observation, uuids: list[str], gpus: tuple[Gpu, ...]) -> SweepResult:
+        """Process exit is one gate, memory release is the other, with a deadline of its own."""
+        if not uuids:
+            return self._result(Outcome.FREE, "nothing of this unit is left", seen, gpus)
+        release, view = self._wait_release(uuids)
+        shown = tuple(gpu for gpu in view.gpus if gpu.uuid in uuids)
+        if release.free:
+            self.journal.tell(Event("memory-released", f"{len(uuids)} GPUs are free: {memory_text(shown)}"))
+            return self._result(Outcome.FREE, f"{len(uuids)} GPUs are free", seen, shown)
+        seen = self._look(uuids, view)
+        self._tell_verdicts(seen)
+        holding = [item for item in seen.judged if any(uuid in release.held for uuid in item.memory)]
+        if self.scene.survivors_only and holding:
+            text = f"nothing of this unit is left; others hold memory: {describe(holding[0])}"
+            return self._result(Outcome.FREE, text, seen, shown)
+        who = "; ".join(describe(item) + advice(item) for item in holding[:3]) or "nobody that can be seen from here"
+        text = f"memory is still held after {show_duration(self.config.sweep.memory_deadline)}: {release.text}; by {who}"
+        for uuid in release.held:
+            self.journal.tell(Event("memory-held", text, {"GPU_LIFECYCLE_GPU": uuid}))
+        outcome = Outcome.UNKNOWN if view.error else Outcome.CONFLICT if holding else Outcome.STUCK
+        return self._result(outcome, text, seen, shown or gpus)
+
+    def _wait_release(self, uuids: list[str]) -> tuple[Release, GpuView]:
+        """Looks at the memory, quickly at first and slower later, until it is free and steady or the time is up.
+
+        A holder that comes up meanwhile, or that this unit may not touch, ends the wait for nobody: the deadline does.
+        """
+        deadline = time.monotonic() + self.config.sweep.memory_deadline
+        samples: list[GpuView] = []
+        pause = POLL_FIRST
+        while True:
+            samples = [*samples[-1:], self.observer.probe.view(NVML_SECONDS)]
+            release = judge_release(samples, uuids, self.config.sweep.free_below)
+            left = deadline - time.monotonic()
+            if release.free or left <= 0 or self._others_hold(samples[-1], release):
+                return release, samples[-1]
+            self.show(f"waiting for GPU memory: {release.text}, {show_duration(round(left))} left")
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.5, POLL_LAST) if len(samples) > 1 else pause
+
+    def _others_hold(self, view: GpuView, release: Release) -> bool:
+        """True where living holders, not a teardown, explain all that is held: waiting would not help."""
+        explained = [self._explained(gpu, release) for gpu in view.gpus if gpu.uuid in release.held]
+        return bool(explained) and all(explained)
+
+    def _explained(self, gpu: Gpu, release: Release) -> bool:
+        used = release.held.get(gpu.uuid)
+        living = [entry for entry in gpu.processes or () if self.observer.scanner.held(entry.pid)[0]]
+        if used is None or not living:
+            return False
+        return used - sum(entry.memory or 0 for entry in living) <= self.config.sweep.free_below
+
+    def _result(self, outcome: Outcome, text: str, seen: Observation, gpus: tuple[Gpu, ...]) -> SweepResult:
+        result = SweepResult(outcome, text, seen.judged, dict(self.results), gpus, self._seconds())
+        self.journal.tell(Event("sweep-finished", f"sweep ended in {result.seconds:.2f} s: {outcome}, {text}"))
+        return result

@@ -1,0 +1,172 @@
+"""Every event that the project may log: its word, its fixed id, its priority, and the text that explains it.
+
+One entry here is all that a new event takes; the catalog file (``journalctl -x``) is made from this table. Ids are fixed
+for ever (sd_journal_print(3), "MESSAGE_ID"): never change one, never use one twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpu_lifecycle.rules.text import printable
+
+ERR, WARNING, NOTICE, INFO = 3, 4, 5, 6  # syslog(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of event. ``text`` says what happened, why, and what to do; ``@FIELD@`` is filled in by journalctl."""
+
+    id: str
+    priority: int
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event: ``word`` is a key of EVENTS; ``fields`` are journal fields without the common ones."""
+
+    word: str
+    message: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+EVENTS: dict[str, Kind] = {
+    "sweep-started": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b01", INFO, "A sweep of the claimed GPUs has begun",
+        "All processes that hold a claimed GPU are found, judged by named rules, and reaped only where a rule proves that\n"
+        "nobody answers for them. Nothing is to be done. To see what it would do: gpu-lifecycle sweep @GPU_LIFECYCLE_UNIT@ --dry-run",
+    ),
+    "holder-spared": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b02", INFO, "Process @OBJECT_PID@ holds a GPU and is left alone",
+        "Rule @GPU_LIFECYCLE_RULE@ says that somebody answers for this process, or that it must live.\n"
+        "Nothing is to be done. All holders: gpu-lifecycle holders @GPU_LIFECYCLE_UNIT@",
+    ),
+    "holder-conflict": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b03", WARNING, "Process @OBJECT_PID@ stands in the way and may not be ended",
+        "It holds memory of a claimed GPU, and rule @GPU_LIFECYCLE_RULE@ says that it is not ours to end. The start is refused\n"
+        "with status 75 and tried again by systemd.\n"
+        "What to do: stop it through its owner (the message names the command), or take its GPU out of gpus.claim.",
+    ),
+    "holder-reaped": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b04", NOTICE, "Process @OBJECT_PID@ was reaped",
+        "Rule @GPU_LIFECYCLE_RULE@ proved that no live unit, session or container answers for it. It was held by a pidfd,\n"
+        "identified again, and ended. Nothing is to be done.",
+    ),
+    "holder-survived": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b05", ERR, "Process @OBJECT_PID@ cannot be ended",
+        "It got SIGKILL and still exists: most likely it sleeps uninterruptibly inside a driver (state D). No program can end it.\n"
+        "What to do: see /proc/@OBJECT_PID@/stack and dmesg; a stuck file system may be aborted, a stuck driver needs a reboot.",
+    ),
+    "memory-released": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b06", INFO, "The memory of the claimed GPUs is proven free",
+        "Every claimed GPU is below sweep.free_below and steady. Nothing is to be done.",
+    ),
+    "memory-held": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b07", ERR, "GPU memory is still held",
+        "The deadline sweep.memory_deadline has passed and memory is held. If no holder is named, it is held by something that\n"
+        "cannot be seen from here: another container, the host, or the driver itself still tearing down.\n"
+        "What to do: on the host, run nvidia-smi and gpu-lifecycle holders; a large pinned host pool may need minutes.",
+    ),
+    "sweep-finished": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b08", INFO, "The sweep has ended",
+        "The message says how it ended and how long it took. Details are in the events before this one.",
+    ),
+    "sight-partial": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b09", WARNING, "Not everything could be seen",
+        "On partial sight nothing is reaped but this unit's own cgroup, and no GPU is called free.\n"
+        "What to do: run as root; lift hidepid= of /proc for root; see the message for what exactly is hidden.",
+    ),
+    "start-allowed": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b0a", INFO, "The GPUs are ready for a start",
+        "All claimed GPUs are there and free. The engine is started next.",
+    ),
+    "start-refused": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b0b", ERR, "The start of @GPU_LIFECYCLE_UNIT@ is refused",
+        "Status 75 passes by itself and is tried again by systemd. Status 69 (a GPU or the driver needs a person), 77 (not\n"
+        "permitted) and 78 (config, model or host set-up is wrong) stay failed until somebody mends the cause.\n"
+        "What to do: the message names the cure. Then: systemctl start @GPU_LIFECYCLE_UNIT@",
+    ),
+    "engine-started": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b0c", INFO, "The engine was started",
+        "The unit becomes active when memory, socket and health endpoint all check out.\n"
+        "To follow it: gpu-lifecycle status @GPU_LIFECYCLE_UNIT@",
+    ),
+    "phase-changed": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b0d", INFO, "@GPU_LIFECYCLE_UNIT@ has entered a new phase",
+        "The phases of a start are loading, warming and ready; of an end draining and stopping.",
+    ),
+    "not-ready": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b0e", NOTICE, "The engine answers, and is not called ready",
+        "The health endpoint answers 200, and yet a condition of READY=1 does not hold; the message says which one.\n"
+        "What to do: if it stays, look at that GPU or at the owner of that socket; the unit gives up after ready.stall.",
+    ),
+    "ready": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b0f", NOTICE, "@GPU_LIFECYCLE_UNIT@ is ready",
+        "The unit's own processes hold every claimed GPU, the answering socket belongs to the unit, and the health endpoint\n"
+        "answers 200. Nothing is to be done.",
+    ),
+    "suspect": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b10", WARNING, "A health check of @GPU_LIFECYCLE_UNIT@ failed",
+        "One failed look is no verdict: after watch.failures in a row the engine is ended and the unit restarts. No watchdog\n"
+        "message is sent while this lasts. Nothing is to be done yet.",
+    ),
+    "healthy-again": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b11", NOTICE, "@GPU_LIFECYCLE_UNIT@ is healthy again",
+        "A health check succeeded after at least one failure. If this repeats, look at the load and at watch.timeout.",
+    ),
+    "engine-failed": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b12", ERR, "The engine of @GPU_LIFECYCLE_UNIT@ has failed",
+        "The message says what was seen. What is left of the engine is ended, the GPUs are swept, and systemd restarts the unit.\n"
+        "What to do: read the engine's own lines just before this one; then gpu-lifecycle status @GPU_LIFECYCLE_UNIT@",
+    ),
+    "stop-requested": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b13", INFO, "A stop was requested",
+        "The engine's main process gets SIGTERM first so that it can finish its requests; what is left after the grace is ended.",
+    ),
+    "engine-killed": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b14", WARNING, "Processes of the engine had to be killed",
+        "They did not end within their grace. On a stop this loses requests that were still in flight.\n"
+        "What to do: if requests need longer, raise stop.drain.",
+    ),
+    "stopped": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b15", NOTICE, "The engine has ended",
+        "All processes of the engine are gone. The post-stop hook proves the memory free next.",
+    ),
+    "nvml-trouble": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b16", WARNING, "NVML does not answer as it should",
+        "What NVML did not say is treated as unknown: never as free, ready or dead.\n"
+        "What to do: the message names the cure; see also nvidia-smi and dmesg.",
+    ),
+    "defect": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b17", ERR, "gpu-lifecycle itself has failed",
+        "This is a defect of gpu-lifecycle; the lines after this one hold the traceback. The unit restarts.\n"
+        "What to do: report it with these lines.",
+    ),
+}  # fmt: skip
+
+
+def fields_of(event: Event, unit: str, run: str) -> dict[str, str]:
+    """All journal fields of an event, made safe: no value holds a control character, none is endless."""
+    kind = EVENTS[event.word]
+    fields = {
+        "MESSAGE": printable(event.message, 2000),
+        "MESSAGE_ID": kind.id,
+        "PRIORITY": str(kind.priority),
+        "SYSLOG_IDENTIFIER": "gpu-lifecycle",
+        "GPU_LIFECYCLE_EVENT": event.word,
+        "GPU_LIFECYCLE_UNIT": unit,
+        "GPU_LIFECYCLE_RUN": run,
+    }
+    fields.update({key: printable(value, 2000) for key, value in event.fields.items()})
+    return {key: value for key, value in fields.items() if value}
+
+
+def catalog() -> str:
+    """The text of the catalog file (format: https://systemd.io/CATALOG)."""
+    entries = [
+        f"-- {kind.id}\nSubject: {kind.subject}\nDefined-By: gpu-lifecycle\n\n{kind.text}\n" for kind in EVENTS.values()
+    ]
+    return "# Explains the events of gpu-lifecycle in journalctl -x. Made from gpu_lifecycle/rules/events.py.\n\n" + "\n".join(entries)

@@ -1,0 +1,87 @@
+"""What NVML's return codes mean for us (nvmlReturn_t of nvml.h), and how its answers become facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_lifecycle.facts import ErrorClass, Gpu, GpuError, GpuProcess, GpuView
+from gpu_lifecycle.rules.text import printable
+
+_P, _R, _D, _H = ErrorClass.PERMANENT, ErrorClass.RETRY, ErrorClass.DEGRADED, ErrorClass.HOST_ACTION
+
+# code: (class, what it means, what to do)
+CODES: dict[str, tuple[ErrorClass, str, str]] = {
+    "1": (_R, "NVML is not initialised", "try again"),
+    "2": (_P, "NVML refused an argument", "report this as a defect"),
+    "3": (_D, "not supported on this GPU", ""),
+    "4": (_P, "no permission to use the GPU", "check the mode of /dev/nvidia* and the device rules of the container"),
+    "6": (_R, "the GPU was not found", "compare with lspci -d 10de:"),
+    "7": (_R, "a list grew while it was read", "try again"),
+    "8": (_H, "a power cable is missing", "check the power cables of the GPU"),
+    "9": (_H, "the NVIDIA driver is not loaded", "load it: modprobe nvidia; in a container, load it on the host"),
+    "10": (_R, "the driver timed out", "try again; if it stays: nvidia-smi -q, dmesg"),
+    "11": (_H, "the GPU has an interrupt problem", "see dmesg"),
+    "12": (_H, "the NVML library is missing", "install the driver's user libraries (libnvidia-ml.so.1)"),
+    "13": (_D, "the NVML library lacks a function", "update the driver's user libraries"),
+    "15": (_H, "the GPU has fallen off the bus", "reboot the machine; see dmesg for Xid 79"),
+    "16": (_H, "the GPU needs a reset", "stop everything that uses it, then: nvidia-smi --gpu-reset"),
+    "17": (_R, "the operating system refused", "a device rule may hide the GPU from this cgroup"),
+    "18": (_H, "driver and NVML library differ in version", "reload the driver, or reboot, after the upgrade"),
+    "19": (_R, "in use", "try again"),
+    "20": (_R, "the driver is out of memory", "try again"),
+    "23": (_R, "a GPU is in use elsewhere", "try again"),
+    "27": (_R, "not ready", "try again"),
+    "28": (_R, "no GPU was found", "compare with lspci -d 10de:"),
+    "999": (_R, "unknown error of the driver", "in a container: the device rules may have been rewritten; restart it"),
+    "hung": (_R, "NVML does not answer", "see dmesg; a process in state D may hold the driver's lock"),
+    "helper-died": (_R, "the NVML helper ended without an answer", "see the lines before this one"),
+    "garbled": (_R, "the NVML helper's answer cannot be read", "report this as a defect"),
+    "no-total": (_H, "the GPU reports no memory at all", "see dmesg; reset it or reboot"),
+}
+
+
+def classify(code: str, text: str = "") -> GpuError:
+    """The class of a code. One that is not in the table may pass, and is never taken for success or for zero."""
+    kind, meaning, cure = CODES.get(code, (ErrorClass.RETRY, "an error that this version does not know", "see dmesg"))
+    detail = printable(text, 120)
+    return GpuError(code, f"{meaning} (NVML {code}{': ' + detail if detail else ''})", kind, cure)
+
+
+def view_from(answer: Mapping[str, Any], at: float) -> GpuView:
+    """Turns a helper's answer into facts. Anything that is not of the expected shape is an error, not a number."""
+    error = answer.get("error")
+    if isinstance(error, Mapping):
+        return GpuView((), error=classify(str(error.get("code")), str(error.get("text", ""))), at=at)
+    gpus = answer.get("gpus")
+    if not isinstance(gpus, list):
+        return GpuView((), error=classify("garbled"), at=at)
+    return GpuView(tuple(_gpu(seen) for seen in gpus), driver=printable(str(answer.get("driver", "")), 40), at=at)
+
+
+def _gpu(seen: Mapping[str, Any]) -> Gpu:
+    error = seen.get("error")
+    total, used = _number(seen.get("total")), _number(seen.get("used"))
+    found = classify(str(error.get("code")), str(error.get("text", ""))) if isinstance(error, Mapping) else None
+    if found is None and not total:
+        found, total, used = classify("no-total"), None, None
+    listed = seen.get("processes")
+    return Gpu(
+        uuid=printable(str(seen.get("uuid") or f"unknown-{seen.get('index')}"), 96),
+        index=_number(seen.get("index")) or 0,
+        minor=_number(seen.get("minor")),
+        pci=printable(str(seen.get("pci", "")), 32),
+        name=printable(str(seen.get("name", "")), 96),
+        total=total,
+        used=used,
+        processes=_processes(listed) if isinstance(listed, list) else None,
+        error=found,
+    )
+
+
+def _processes(listed: list[Any]) -> tuple[GpuProcess, ...]:
+    return tuple(GpuProcess(int(pid), _number(memory)) for pid, memory in listed)
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -1,0 +1,111 @@
+"""What one look at a running engine must show before anything is called ready or healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpu_lifecycle.facts import Identity
+from gpu_lifecycle.rules.quantity import show_size
+
+DEFAULT_MIN_USED = 512 * 1024 * 1024  # more than a bare CUDA context takes, less than any model's share
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What READY=1 asks for: so much memory of the unit's own processes on each of these GPUs (UUID: index)."""
+
+    gpus: Mapping[str, int]
+    min_used: int = DEFAULT_MIN_USED
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One answer of the health endpoint. ``code`` None: no HTTP answer, and ``text`` says why."""
+
+    code: int | None
+    text: str
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 200
+
+
+@dataclass(frozen=True, slots=True)
+class Socket:
+    """Who listens where the engine should: nobody, the unit's own process, or a stranger (named)."""
+
+    listening: bool = False
+    ours: bool = False
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look: memory of the unit's own processes per claimed GPU (None: unknown), socket, health, processes."""
+
+    memory: Mapping[str, int | None]
+    socket: Socket
+    health: Health
+    workers: frozenset[Identity] = frozenset()  # processes of the unit that hold GPU memory or bear a worker's title
+    alive: frozenset[Identity] = frozenset()  # all living processes of the unit
+    nvml_error: str = ""
+    model: str = ""
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def bound_by_us(self) -> bool:
+        return self.socket.listening and self.socket.ours
+
+    @property
+    def health_ok(self) -> bool:
+        return self.health.ok
+
+
+def blind(look: Look) -> bool:
+    """True where GPU memory could not be seen at all."""
+    return bool(look.nvml_error)
+
+
+def unmet(look: Look, needs: Needs, *, blind_is_fine: bool = False) -> tuple[str, ...]:
+    """Every condition that does not hold, each in its own words; empty means ready.
+
+    ``blind_is_fine``: once ready, NVML's silence alone is no proof that the engine is dead.
+    """
+    reasons: list[str] = []
+    if look.nvml_error:
+        if not blind_is_fine:
+            reasons.append(f"GPU memory cannot be seen: {look.nvml_error}")
+    else:
+        reasons += _memory(look, needs)
+    reasons += _socket(look.socket)
+    if not look.health.ok:
+        reasons.append(f"the health endpoint: {look.health.text}")
+    return tuple(reasons)
+
+
+def _memory(look: Look, needs: Needs) -> list[str]:
+    short = [
+        f"GPU {index} has {'unknown' if amount is None else show_size(amount)}"
+        for uuid, index in needs.gpus.items()
+        if (amount := look.memory.get(uuid)) is None or amount < needs.min_used
+    ]
+    if not short:
+        return []
+    shown = ", ".join(short[:3]) + (f" and {len(short) - 3} more" if len(short) > 3 else "")
+    return [f"at least {show_size(needs.min_used)} of this unit's own on each GPU ({shown})"]
+
+
+def _socket(socket: Socket) -> list[str]:
+    if not socket.listening:
+        return ["nobody listens on the engine's port"]
+    if not socket.ours:
+        return [f"the engine's port is not this unit's: {socket.owner or 'its owner cannot be seen'} listens there"]
+    return []
+
+
+def progress_of(look: Look) -> tuple[int, int, str]:
+    """A mark that grows while a load makes progress: bound or not, memory in steps of 16 MiB, the health answer."""
+    total = sum(amount or 0 for amount in look.memory.values())
+    return (int(look.bound_by_us), total // (16 * 1024 * 1024), str(look.health.code or ""))

@@ -1,0 +1,103 @@
+"""How findings are said: one line for a person, fields for the journal, JSON for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpu_lifecycle.facts import Gpu, Judged, OwnerKind, Sight, Verdict
+from gpu_lifecycle.rules.quantity import show_size
+
+
+def describe(item: Judged) -> str:
+    """One process in words: pid, title, user, owner, memory."""
+    process = item.process
+    parts = [f'process {process.pid} "{process.command}"', f"of user {process.user}"]
+    if item.owner.kind is not OwnerKind.NONE:
+        parts.append(f"in {item.owner.kind} {item.owner.name}")
+    amounts = [amount for amount in item.memory.values() if amount is not None]
+    if amounts:
+        parts.append(f"with {show_size(sum(amounts))} on {len(item.memory)} GPUs")
+    return " ".join(parts)
+
+
+def advice(item: Judged) -> str:
+    """The command that would clear a conflict, through the holder's owner; "" where there is none to give."""
+    if item.verdict is not Verdict.CONFLICT:
+        return ""
+    name = item.owner.name
+    if item.owner.kind is OwnerKind.UNIT and "/" not in name:
+        return f"; to clear it: systemctl stop {name}"
+    if item.owner.kind is OwnerKind.UNIT:
+        return f"; to clear it: systemctl --user --machine={item.process.user}@ stop {name.rpartition('/')[2]}"
+    if item.owner.kind is OwnerKind.CONTAINER:
+        engine, _, container = name.partition(":")
+        command = {"docker": "docker stop", "podman": "podman stop", "lxc": "lxc-stop -n", "machine": "machinectl poweroff",
+                   "nspawn": "machinectl poweroff"}.get(engine)  # fmt: skip
+        return f"; to clear it: {command} {container}" if command else "; stop its container or pod"
+    return f"; to clear it: kill {item.process.pid} (look first: ps -fp {item.process.pid})"
+
+
+def judged_fields(item: Judged) -> dict[str, str]:
+    """Journal fields of a decision about one process. OBJECT_PID makes journald add what it knows of the process."""
+    fields = {
+        "GPU_LIFECYCLE_VERDICT": str(item.verdict),
+        "GPU_LIFECYCLE_RULE": item.rule,
+        "OBJECT_PID": str(item.process.pid),
+    }
+    if item.gpus:
+        fields["GPU_LIFECYCLE_GPU"] = item.gpus[0] if len(item.gpus) == 1 else " ".join(item.gpus)
+    if item.owner.kind is OwnerKind.UNIT:
+        fields["OBJECT_SYSTEMD_UNIT"] = item.owner.name
+    return fields
+
+
+def memory_text(gpus: Sequence[Gpu]) -> str:
+    """How much each GPU holds; one figure where all hold about the same."""
+    used = [gpu.used for gpu in gpus if gpu.used is not None]
+    if not used:
+        return "memory unknown"
+    low, high = show_size(min(used)), show_size(max(used))
+    return f"{high} used on each" if low == high else f"{low} to {high} used"
+
+
+def holder_json(item: Judged, result: str | None = None, *, with_result: bool = False) -> dict[str, Any]:
+    """One entry of ``holders --json``."""
+    process = item.process
+    shown: dict[str, Any] = {
+        "pid": process.pid,
+        "start_ticks": process.identity.start_ticks,
+        "command": process.command,
+        "user": process.user,
+        "how": [*process.how, *(["nvml"] if item.memory else [])],
+        "gpus": list(item.gpus),
+        "memory": dict(item.memory),
+        "owner": {"kind": str(item.owner.kind), "name": item.owner.name},
+        "verdict": str(item.verdict),
+        "rule": item.rule,
+        "why": item.why,
+    }
+    if with_result:
+        shown["result"] = result
+    return shown
+
+
+def sight_json(sight: Sight) -> dict[str, Any]:
+    return {"full": sight.full, "limits": list(sight.limits)}
+
+
+def gpu_json(gpu: Gpu, claimed_by: Sequence[str] = (), unexplained: int | None = None) -> dict[str, Any]:
+    """One entry of ``gpus --json``."""
+    health = {"state": "ok", "reasons": []} if gpu.error is None else {"state": "bad", "reasons": [gpu.error.text]}
+    return {
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "minor": gpu.minor,
+        "pci": gpu.pci,
+        "name": gpu.name,
+        "memory_total": gpu.total,
+        "memory_used": gpu.used,
+        "memory_unexplained": unexplained,
+        "health": health,
+        "claimed_by": list(claimed_by),
+    }

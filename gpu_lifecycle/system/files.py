@@ -1,0 +1,203 @@
+"""The one door to our own small files: configs are read, the state under ``/run`` is read and replaced.
+
+Root's hooks write into a directory that belongs to the unit's user, who may plant links and pipes there. So
+nothing is opened through a link, nothing waits on a pipe, and a file is replaced by a rename inside the
+directory that was opened, never written in place (open(2), rename(2)).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+
+from gpu_lifecycle.errors import ConfigError, LifecycleError, NotPermittedError
+
+LIMIT = 1 << 20  # bytes; a config or a state that is larger is neither
+
+# NONBLOCK: opening a pipe that nobody writes to would hang for ever. NOCTTY: a terminal must not become ours.
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class _UnfitError(Exception):
+    """What lies there is not a small regular file."""
+
+
+def read_config_text(path: str) -> str:
+    """The text of the config file at ``path``; a link is followed: ``/etc`` is root's.
+
+    Raises ConfigError where it is missing, no regular file, larger than 1 MiB or not UTF-8, NotPermittedError
+    where this user may not read it, LifecycleError where the disk cannot deliver it.
+    """
+    try:
+        data = _read(path, 0)
+    except _UnfitError as error:
+        raise ConfigError(
+            f"cannot read the config: it {error}", hint="put a TOML file there", file=path
+        ) from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"cannot read the config: byte {data[error.start]:#04x} is not UTF-8",
+            hint="save the file as UTF-8",
+            file=path,
+            line=line,
+        ) from None
+
+
+def _unreadable(path: str, error: OSError) -> LifecycleError:
+    name = os.path.basename(path).removesuffix(".toml")
+    reason = os.strerror(error.errno or errno.EIO)
+    if error.errno == errno.ENOENT:
+        hint = f"gpu-lifecycle install {name} writes an example"
+        return ConfigError("cannot read the config: there is no such file", hint=hint, file=path)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return NotPermittedError(
+            f"cannot read {path}: {reason}",
+            hint=f"run this as root, or let its user read it: chmod 0644 {path}",
+        )
+    if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO):
+        hint = "put a regular file at this path"
+        return ConfigError(f"cannot read the config: {reason}", hint=hint, file=path)
+    return LifecycleError(f"cannot read {path}: {reason}", hint="see the kernel's log: journalctl -k")
+
+
+def read_state(path: str) -> tuple[dict[str, object] | None, str]:
+    """The state at ``path``, and why there is none: ``(state, "")``; ``(None, "")`` where no file is yet.
+
+    A link, a pipe, something too large, torn or not a JSON object gives ``(None, reason)``: a state that
+    cannot be used is never a reason to fail, only to say so and to look at the machine itself.
+    """
+    try:
+        data = _read(path, os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None, ""
+    except _UnfitError as error:
+        return None, f"it {error}"
+    except OSError as error:
+        link = error.errno == errno.ELOOP
+        return None, "it is a link" if link else os.strerror(error.errno or errno.EIO)
+    import json
+
+    try:
+        state = json.loads(data.decode("utf-8"), parse_constant=_refuse)
+    except (ValueError, RecursionError):  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        return None, "it is torn: not JSON" if data else "it is empty"
+    return (state, "") if isinstance(state, dict) else (None, "it is not a JSON object")
+
+
+def _refuse(constant: str) -> object:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _read(path: str, flags: int) -> bytes:
+    fd = os.open(path, _READ | flags)
+    try:
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            raise _UnfitError("is a directory" if stat.S_ISDIR(mode) else "is not a regular file")
+        data = b""
+        while len(data) <= LIMIT and (piece := os.read(fd, LIMIT + 1 - len(data))):
+            data += piece
+    finally:
+        os.close(fd)
+    if len(data) > LIMIT:
+        raise _UnfitError("is larger than 1 MiB")
+    return data
+
+
+def write_state(path: str, value: dict[str, object]) -> None:
+    """Replace the file at ``path`` by ``value`` as JSON in one step: a reader sees the old or the new one.
+
+    It is world-readable (0644); missing directories are made (0755). The directory is opened without following
+    a link and all else happens inside it, so a link planted at either name cannot steer the write elsewhere.
+    Nothing is synced: ``/run`` does not outlive the machine's power. Raises NotPermittedError, or
+    LifecycleError with the place; no temporary file stays.
+    """
+    import json
+
+    data = json.dumps(value, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    directory, name = os.path.split(path)
+    try:
+        fd = _open_directory(directory or ".", os.O_NOFOLLOW)
+        try:
+            _replace(fd, name, data)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _open_directory(path: str, flags: int) -> int:
+    """Open ``path``, after making it and what is missing above it.
+
+    Only ``path`` itself must be no link: what is above it belongs to root (``/var/run`` is a link).
+    """
+    try:
+        return os.open(path, _DIRECTORY | flags)
+    except FileNotFoundError:
+        parent, name = os.path.split(path.rstrip("/"))
+        if not name:
+            raise
+    above = _open_directory(parent or ".", 0)
+    try:
+        return _make_directory(name, above)
+    finally:
+        os.close(above)
+
+
+def _make_directory(name: str, above: int) -> int:
+    made = False
+    with suppress(FileExistsError):  # another hook was faster
+        os.mkdir(name, 0o755, dir_fd=above)
+        made = True
+    fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+    if made:  # the umask of a hardened unit (UMask=0077) would shut out everyone who asks for the status
+        os.fchmod(fd, 0o755)
+    return fd
+
+
+def _replace(directory: int, name: str, data: bytes) -> None:
+    temporary = f".{name}.{os.getpid()}.{os.urandom(6).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(temporary, flags, 0o644, dir_fd=directory)
+    try:
+        try:
+            os.fchmod(fd, 0o644)  # whatever the umask
+            while data:
+                data = data[os.write(fd, data) :]
+        finally:
+            os.close(fd)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=directory)
+        raise
+
+
+_WRITE_HINTS = {
+    errno.ENOSPC: "free some space there: df -h {0}; df -i {0}",
+    errno.EDQUOT: "raise the quota of this user, or free some space: df -h {0}",
+    errno.EROFS: "it is mounted read-only, or the unit's ProtectSystem= or ReadWritePaths= makes it so",
+    errno.ELOOP: "its directory is a link; remove it: ls -ld {0}",
+    errno.ENOTDIR: "its directory is a link or a file; remove it: ls -ld {0}",
+    errno.EISDIR: "a directory has taken its name; remove it: ls -ld {0}/*",
+}
+
+
+def _unwritable(path: str, error: OSError) -> LifecycleError:
+    reason = os.strerror(error.errno or errno.EIO)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return NotPermittedError(
+            f"cannot write {path}: {reason}", hint="run this as root or as the unit's user"
+        )
+    hint = _WRITE_HINTS.get(error.errno or 0, "look at its directory: ls -ld {0}").format(
+        os.path.dirname(path)
+    )
+    return LifecycleError(f"cannot write {path}: {reason}", hint=hint)

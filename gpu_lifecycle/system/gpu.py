@@ -1,0 +1,154 @@
+"""The door to the GPUs: asks the NVML helper, each question with a deadline.
+
+A helper that misses its deadline is abandoned (it may be stuck in the kernel, where even SIGKILL waits). As long as one
+abandoned helper still exists no second one is started: the answer is then "NVML does not answer", at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from gpu_lifecycle.facts import GpuView
+from gpu_lifecycle.rules.nvml import classify, view_from
+
+ANSWER_LIMIT = 1024 * 1024
+
+
+def _binding_folder() -> str:
+    """Where nvidia-ml-py lies, found without importing it."""
+    from importlib.util import find_spec
+
+    spec = find_spec("pynvml")
+    return os.path.dirname(spec.origin) if spec and spec.origin else ""
+
+
+class GpuProbe:
+    """One helper at a time. ``view()`` may be called from one thread at a time. Use in a ``with`` block."""
+
+    def __init__(self) -> None:
+        self._helper: subprocess.Popen[bytes] | None = None
+        self._abandoned: subprocess.Popen[bytes] | None = None
+        self._buffer = b""
+        self._number = 0
+        self.hung = 0  # how many helpers had to be abandoned
+
+    def __enter__(self) -> GpuProbe:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def pids(self) -> set[int]:
+        """Our helpers: they hold device nodes, and are no holders."""
+        return {helper.pid for helper in (self._helper, self._abandoned) if helper}
+
+    def view(self, deadline: float) -> GpuView:
+        """All GPUs, within ``deadline`` seconds. Never raises: what is not known comes back as an error."""
+        if self._still_stuck():
+            return GpuView((), error=classify("hung", "an earlier question is still unanswered"), at=time.monotonic())
+        self._number += 1
+        end = time.monotonic() + deadline
+        try:
+            helper = self._started()
+            self._ask(helper, {"id": self._number, "op": "view"})
+            line = self._line(helper, end)
+        except (OSError, EOFError) as error:
+            status = self._discard()
+            return GpuView((), error=classify("helper-died", f"{error or 'no answer'}, status {status}"), at=time.monotonic())
+        if line is None:
+            self._abandon()
+            return GpuView((), error=classify("hung", f"no answer in {deadline:.0f} s"), at=time.monotonic())
+        return self._read(line)
+
+    def _read(self, line: bytes) -> GpuView:
+        try:
+            answer: Any = json.loads(line)
+            return view_from(answer, time.monotonic())
+        except (ValueError, TypeError, AttributeError) as error:
+            self._discard()
+            return GpuView((), error=classify("garbled", str(error)), at=time.monotonic())
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._helper is None or self._helper.poll() is not None:
+            self._discard()
+            program = os.path.join(os.path.dirname(__file__), "nvml_helper.py")
+            self._helper = subprocess.Popen(
+                [sys.executable, "-I", "-B", "-S", program, _binding_folder()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # a terminal's Ctrl-C is the daemon's business, not the helper's
+            )
+            self._buffer = b""
+        return self._helper
+
+    def _ask(self, helper: subprocess.Popen[bytes], request: dict[str, object]) -> None:
+        assert helper.stdin
+        os.write(helper.stdin.fileno(), json.dumps(request).encode() + b"\n")
+
+    def _line(self, helper: subprocess.Popen[bytes], end: float) -> bytes | None:
+        """One line, or None at the deadline. Raises EOFError where the helper is gone or floods."""
+        assert helper.stdout
+        fd = helper.stdout.fileno()
+        while b"\n" not in self._buffer:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([fd], [], [], left)[0]:
+                return None
+            chunk = os.read(fd, 65536)
+            if not chunk or len(self._buffer) > ANSWER_LIMIT:
+                raise EOFError
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _abandon(self) -> None:
+        self.hung += 1
+        helper, self._helper = self._helper, None
+        if helper:
+            helper.kill()
+            self._abandoned = helper
+
+    def _still_stuck(self) -> bool:
+        if self._abandoned is None:
+            return False
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._abandoned.wait(0.2)  # SIGKILL was sent: an unstuck one is gone at once
+        if self._abandoned.returncode is None:
+            return True
+        _close_pipes(self._abandoned)
+        self._abandoned = None
+        return False
+
+    def _discard(self) -> int | None:
+        """Ends the helper; returns its exit status, None where it will not go."""
+        helper, self._helper = self._helper, None
+        if helper is None:
+            return None
+        _close_pipes(helper)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return helper.wait(1.0)  # it ends by itself when its input ends
+        helper.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return helper.wait(1.0)
+        self._abandoned = helper
+        return None
+
+    def close(self) -> None:
+        """Ends all helpers that can be ended, within about 2 s."""
+        self._discard()
+        if self._abandoned:
+            self._still_stuck()
+
+
+def _close_pipes(helper: subprocess.Popen[bytes]) -> None:
+    for pipe in (helper.stdin, helper.stdout):
+        if pipe:
+            pipe.close()

@@ -1,0 +1,38 @@
+"""The door to the journal: events through the native protocol (pystemd's binding of sd_journal_sendv(3)).
+
+Where there is no journal, or a person runs a command by hand, the same events are lines on standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gpu_lifecycle.rules.events import EVENTS, Event, fields_of
+
+SOCKET = "/run/systemd/journal/socket"
+
+
+class Journal:
+    """Where the events of one unit's run go."""
+
+    def __init__(self, unit: str, run: str = "", *, terminal: bool | None = None) -> None:
+        self.unit = unit
+        self.run = run
+        self.native = os.path.exists(SOCKET)
+        # Under systemd standard error is the journal already: a line there would be a second copy.
+        self.terminal = terminal if terminal is not None else "JOURNAL_STREAM" not in os.environ
+        if not self.native:
+            self.terminal = True
+
+    def tell(self, event: Event) -> None:
+        """Sends one event. Never raises: a full or missing journal must not end a sweep."""
+        fields = fields_of(event, self.unit, self.run)
+        if self.native:
+            from pystemd.journal import sendv
+
+            sendv(*(f"{key}={value}" for key, value in fields.items()))
+        if self.terminal:
+            priority = EVENTS[event.word].priority
+            mark = {3: "error: ", 4: "warning: "}.get(priority, "")
+            print(f"{mark}{fields['MESSAGE']}", file=sys.stderr, flush=True)

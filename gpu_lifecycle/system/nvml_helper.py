@@ -1,0 +1,147 @@
+"""The only program that touches NVML: a disposable process, JSON lines on standard input and output.
+
+NVML calls can hang in the kernel, a handle that stays open blocks a GPU reset, and a loaded library goes stale after a
+driver upgrade. So this runs apart, imports nothing else of the project, closes NVML when it has not been asked for a
+while, and may be thrown away at any time. It never touches CUDA.
+
+Request: ``{"id": N, "op": "view"|"release"}``. Answer: ``{"id": N, "driver": ..., "gpus": [...], "error": ...}``.
+Source of the calls: nvml.h; the binding is nvidia-ml-py, unmodified.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+from typing import Any
+
+IDLE_SECONDS = 20.0
+
+
+def load() -> Any:
+    """Imports the binding from the folder named on the command line (saves the start-up cost of ``site``)."""
+    if len(sys.argv) > 1:
+        sys.path.append(sys.argv[1])
+    import pynvml
+
+    return pynvml
+
+
+class Session:
+    """One NVML session, opened at need and closed when idle."""
+
+    def __init__(self) -> None:
+        self.nvml = load()
+        self.open = False
+        # LibraryMismatchError is no NVMLError (nvidia-ml-py raises it for a symbol that an old library lacks).
+        mismatch = getattr(self.nvml, "NVMLLibraryMismatchError", self.nvml.NVMLError)
+        self.errors = (self.nvml.NVMLError, mismatch)
+
+    def explain(self, error: Exception) -> dict[str, str]:
+        code = getattr(error, "value", None)
+        return {"code": str(code) if code is not None else type(error).__name__, "text": str(error)}
+
+    def close(self) -> None:
+        if self.open:
+            self.open = False
+            try:
+                self.nvml.nvmlShutdown()
+            except self.errors as error:
+                print(f"nvmlShutdown: {error}", file=sys.stderr)
+
+    def view(self) -> dict[str, Any]:
+        try:
+            if not self.open:
+                self.nvml.nvmlInit()
+                self.open = True
+            driver = self.nvml.nvmlSystemGetDriverVersion()
+            count = self.nvml.nvmlDeviceGetCount()
+        except self.errors as error:
+            self.close()
+            return {"error": self.explain(error)}
+        return {"driver": driver, "gpus": [self.gpu(index) for index in range(count)]}
+
+    def gpu(self, index: int) -> dict[str, Any]:
+        seen: dict[str, Any] = {"index": index}
+        try:
+            handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
+            seen["uuid"] = self.nvml.nvmlDeviceGetUUID(handle)
+            seen["name"] = self.nvml.nvmlDeviceGetName(handle)
+            seen["pci"] = _text(self.nvml.nvmlDeviceGetPciInfo(handle).busId)
+            seen["minor"] = self.minor(handle)
+            seen.update(self.memory(handle))
+            seen["processes"] = self.processes(handle)
+        except self.errors as error:
+            seen["error"] = self.explain(error)
+        return seen
+
+    def minor(self, handle: Any) -> int | None:
+        try:
+            return int(self.nvml.nvmlDeviceGetMinorNumber(handle))
+        except self.errors:
+            return None  # not on every platform; the node is then found by PCI address
+
+    def memory(self, handle: Any) -> dict[str, int]:
+        """Total, and what is used above the driver's own share.
+
+        ``total - free - reserved`` is right whether or not this driver counts the reserved part as used (drivers
+        differ); the first version of the call knows no reserved part.
+        """
+        try:
+            info = self.nvml.nvmlDeviceGetMemoryInfo(handle, version=self.nvml.nvmlMemory_v2)
+            reserved = int(info.reserved)
+        except (self.nvml.NVMLError_FunctionNotFound, self.errors[1]):
+            info = self.nvml.nvmlDeviceGetMemoryInfo(handle)
+            reserved = 0
+        return {"total": int(info.total), "used": max(0, int(info.total) - int(info.free) - reserved)}
+
+    def processes(self, handle: Any) -> list[list[int | None]]:
+        """Compute and graphics processes, each once, with the larger of its two figures."""
+        seen: dict[int, int | None] = {}
+        calls = (self.nvml.nvmlDeviceGetComputeRunningProcesses, self.nvml.nvmlDeviceGetGraphicsRunningProcesses)
+        for call in calls:
+            for entry in self._listed(call, handle):
+                known = seen.get(entry.pid)
+                memory = entry.usedGpuMemory
+                seen[entry.pid] = memory if known is None else max(known, memory or 0)
+        return [[pid, memory] for pid, memory in seen.items()]
+
+    def _listed(self, call: Any, handle: Any) -> list[Any]:
+        for _ in range(3):
+            try:
+                return list(call(handle))
+            except self.nvml.NVMLError_InsufficientSize:
+                continue  # processes came up between the two calls of the binding
+            except self.nvml.NVMLError_NotSupported:
+                return []
+        return list(call(handle))
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("ascii", "replace") if isinstance(value, bytes) else value
+
+
+def answer(session: Session, line: str) -> dict[str, Any]:
+    request = json.loads(line)
+    if request.get("op") == "release":
+        session.close()
+        return {"id": request.get("id"), "released": True}
+    return {"id": request.get("id"), **session.view()}
+
+
+def main() -> int:
+    session = Session()
+    while True:
+        if not select.select([sys.stdin], [], [], IDLE_SECONDS)[0]:
+            session.close()
+            select.select([sys.stdin], [], [])
+        line = sys.stdin.readline()
+        if not line:
+            session.close()
+            return 0
+        sys.stdout.write(json.dumps(answer(session, line)) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
