@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_lifecycle.errors import BlindError, LifecycleError
@@ -82,8 +82,7 @@ class Observer:
             parent_is_init=process.pid in chain,
         )
 
-    def _owners(self, processes: object) -> dict[int, Owner]:
-        assert isinstance(processes, type({}.values()))
+    def _owners(self, processes: Collection[Process]) -> dict[int, Owner]:
         owners = {process.pid: owner_of(process.cgroup) for process in processes}
         names = {owner.name for owner in owners.values() if owner.kind is OwnerKind.UNIT}
         alive = units_alive(names)

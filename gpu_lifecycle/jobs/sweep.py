@@ -58,7 +58,13 @@ class Sweep:
     """One sweep of one unit's claim. ``show(text)`` is told what is being waited for."""
 
     def __init__(
-        self, scene: Scene, config: Config, layout: Layout, observer: Observer, journal: Journal, show: Callable[[str], None]
+        self,
+        scene: Scene,
+        config: Config,
+        layout: Layout,
+        observer: Observer,
+        journal: Journal,
+        show: Callable[[str], None],
     ) -> None:
         self.scene = scene
         self.config = config

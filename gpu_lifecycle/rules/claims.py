@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_lifecycle.errors import ConfigError, UnavailableError
+from gpu_lifecycle.errors import ConfigError, Exit, UnavailableError
 from gpu_lifecycle.facts import ErrorClass, Gpu, GpuError, GpuView
 from gpu_lifecycle.rules.quantity import show_size
 
@@ -50,8 +50,6 @@ def trouble(what: str, error: GpuError) -> UnavailableError:
     """An error of NVML as an exception; one that may pass has the exit status that makes systemd try again."""
     wrapped = UnavailableError(f"{what}: {error.text}", hint=error.cure)
     if error.kind in (ErrorClass.RETRY, ErrorClass.DEGRADED):
-        from gpu_lifecycle.errors import Exit
-
         wrapped.status = Exit.TEMPFAIL
     return wrapped
 

@@ -166,7 +166,7 @@ def fields_of(event: Event, unit: str, run: str) -> dict[str, str]:
 
 def catalog() -> str:
     """The text of the catalog file (format: https://systemd.io/CATALOG)."""
-    entries = [
-        f"-- {kind.id}\nSubject: {kind.subject}\nDefined-By: gpu-lifecycle\n\n{kind.text}\n" for kind in EVENTS.values()
-    ]
-    return "# Explains the events of gpu-lifecycle in journalctl -x. Made from gpu_lifecycle/rules/events.py.\n\n" + "\n".join(entries)
+    entries = [f"-- {kind.id}\nSubject: {kind.subject}\nDefined-By: gpu-lifecycle\n\n{kind.text}\n" for kind in EVENTS.values()]
+    return "# Explains the events of gpu-lifecycle in journalctl -x. Made from gpu_lifecycle/rules/events.py.\n\n" + "\n".join(
+        entries
+    )

@@ -218,7 +218,9 @@ def loading_text(look: Look, reasons: tuple[str, ...], life: Life, now: float) -
 
 def _ready(life: Life, look: Look, now: float) -> Result:
     total = sum(amount or 0 for amount in look.memory.values())
-    text = f"ready: {look.model or 'engine'} on {len(life.limits.needs.gpus)} GPUs, {show_size(total)} resident, loaded in {show_duration(round(now - life.began, 1))}"
+    took = show_duration(round(now - life.began, 1))
+    count = len(life.limits.needs.gpus)
+    text = f"ready: {look.model or 'engine'} on {count} GPUs, {show_size(total)} resident, loaded in {took}"
     life = replace(
         life, was_ready=True, workers=look.workers, failed_starts=0, phase=Phase.READY, since=now, text=text, strikes=0
     )
@@ -242,7 +244,9 @@ def _watched(life: Life, look: Look, now: float) -> Result:
     effects: list[Effect] = [Notify(("WATCHDOG=1",))]
     if blind(look) and not life.blind_said:
         life = replace(life, blind_said=True)
-        effects.append(Tell(Event("nvml-trouble", f"GPU memory cannot be seen, health is judged without it: {look.nvml_error}")))
+        effects.append(
+            Tell(Event("nvml-trouble", f"GPU memory cannot be seen, health is judged without it: {look.nvml_error}"))
+        )
     elif not blind(look):
         life = replace(life, blind_said=False)
     if life.strikes:
@@ -317,7 +321,7 @@ def _tick(life: Life, left: int, now: float) -> Result:
         return life, ()
     if life.stage == 3:
         return _finish(life, f"{left} processes are left for the post-stop hook", now)
-    loading_or_failed = life.stage == 1 and not (life.phase is Phase.DRAINING)
+    loading_or_failed = life.stage == 1 and life.phase is not Phase.DRAINING
     stage = 3 if loading_or_failed or life.stage == 2 else 2
     life, effects = _next_stage(life, now, stage)
     if stage == 3:
@@ -346,7 +350,7 @@ def _finish(life: Life, text: str, now: float) -> Result:
         status = Exit.UNAVAILABLE if failed >= MAX_FAILED_STARTS else Exit.TEMPFAIL
         text = f"failed: {life.failure}; {text}"
         if status is Exit.UNAVAILABLE:
-            text += f"; {failed} starts in a row failed before they were ready, so it is not tried again: mend the cause, then systemctl start"
+            text += f"; {failed} starts in a row failed before they were ready: mend the cause, then systemctl start"
         life = replace(life, phase=Phase.FAILED, failed_starts=failed)
     life = replace(life, status=status, text=text, since=now)
     return life, (Notify(status=text), Tell(Event("stopped", text)), Finish(status))

@@ -39,7 +39,16 @@ BYSTANDER_PROGRAMS = frozenset(
         "nvidia-device-plugin", "gpu-feature-discovery",
     )
 )  # fmt: skip
-SYSTEM_FOLDERS = ("/usr/bin/", "/usr/sbin/", "/usr/lib/", "/usr/libexec/", "/bin/", "/sbin/", "/usr/local/bin/", "/usr/local/sbin/")
+SYSTEM_FOLDERS = (
+    "/usr/bin/",
+    "/usr/sbin/",
+    "/usr/lib/",
+    "/usr/libexec/",
+    "/bin/",
+    "/sbin/",
+    "/usr/local/bin/",
+    "/usr/local/sbin/",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ class UnitState:
     n_restarts: int = 0
     result: str = ""
     exec_main_status: int = 0
+    control_group: str = ""  # as /proc/PID/cgroup shows it; "" where the unit has none now
 
 
 class Bus:
@@ -126,6 +127,10 @@ class Bus:
         """Let systemd forget that a unit failed; one that is not loaded has nothing to forget."""
         self._call(f"reset {unit}", _MANAGER, b"ResetFailedUnit", b"s", [unit], absent=_NO_UNIT)
 
+    def needs_reload(self, unit: str) -> bool:
+        """True where a unit's files are newer than what systemd has read of them."""
+        return bool(self._get(_unit_path(unit), _UNIT, b"NeedDaemonReload", b"b"))
+
     def daemon_reload(self) -> None:
         """Make systemd read all unit files again, and wait until it has."""
         self._call("reload systemd's units", _MANAGER, b"Reload", b"", [])
@@ -155,6 +160,7 @@ class Bus:
             n_restarts=self._get(path, _SERVICE, b"NRestarts", b"u"),
             result=_text(self._get(path, _SERVICE, b"Result", b"s")),
             exec_main_status=self._get(path, _SERVICE, b"ExecMainStatus", b"i"),
+            control_group=_text(self._get(path, _SERVICE, b"ControlGroup", b"s")),
         )
 
     def _get(self, path: bytes, interface: bytes, name: bytes, kind: bytes) -> Any:
@@ -200,6 +206,12 @@ def session_state(session: str) -> str | None:
     """``Bus.session_state`` over a connection of its own."""
     with Bus() as bus:
         return bus.session_state(session)
+
+
+def needs_reload(unit: str) -> bool:
+    """``Bus.needs_reload`` over a connection of its own."""
+    with Bus() as bus:
+        return bus.needs_reload(unit)
 
 
 def enable(unit: str) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from gpu_lifecycle.facts import GpuView
 from gpu_lifecycle.rules.nvml import classify, view_from
@@ -40,7 +40,7 @@ class GpuProbe:
         self._number = 0
         self.hung = 0  # how many helpers had to be abandoned
 
-    def __enter__(self) -> GpuProbe:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
@@ -63,7 +63,9 @@ class GpuProbe:
             line = self._line(helper, end)
         except (OSError, EOFError) as error:
             status = self._discard()
-            return GpuView((), error=classify("helper-died", f"{error or 'no answer'}, status {status}"), at=time.monotonic())
+            return GpuView(
+                (), error=classify("helper-died", f"{str(error) or 'no answer'}, status {status}"), at=time.monotonic()
+            )
         if line is None:
             self._abandon()
             return GpuView((), error=classify("hung", f"no answer in {deadline:.0f} s"), at=time.monotonic())
@@ -140,6 +142,12 @@ class GpuProbe:
             return helper.wait(1.0)
         self._abandoned = helper
         return None
+
+    def interrupt(self) -> None:
+        """Makes a question that is being asked in another thread end now, unless its helper is stuck in the kernel."""
+        helper = self._helper
+        if helper:
+            helper.kill()
 
     def close(self) -> None:
         """Ends all helpers that can be ended, within about 2 s."""

@@ -16,9 +16,7 @@ from gpu_lifecycle.facts import Layout
 
 
 @contextlib.contextmanager
-def hold_gpus(
-    layout: Layout, uuids: Sequence[str], seconds: float, tick: Callable[[str, float], None]
-) -> Iterator[None]:
+def hold_gpus(layout: Layout, uuids: Sequence[str], seconds: float, tick: Callable[[str, float], None]) -> Iterator[None]:
     """Takes the locks in a fixed order (so that two sweeps cannot block each other), waiting at most ``seconds``.
 
     ``tick(text, seconds_left)`` is called while waiting. Raises BusyError at the deadline, NotPermittedError without

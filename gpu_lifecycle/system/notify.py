@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from gpu_lifecycle.rules.text import printable
 
@@ -18,7 +19,7 @@ class Notifier:
     """One connection to the service manager."""
 
     def __init__(self) -> None:
-        self._notifier = None
+        self._notifier: Any = None
         self.watchdog = _seconds("WATCHDOG_USEC") if _meant_for_us() else None
         if os.environ.get("NOTIFY_SOCKET"):
             self._notifier = self._connect()
@@ -27,7 +28,7 @@ class Notifier:
     def connected(self) -> bool:
         return self._notifier is not None
 
-    def _connect(self) -> object | None:
+    def _connect(self) -> Any:
         from sdnotify import SystemdNotifier
 
         try:
@@ -45,7 +46,7 @@ class Notifier:
         # sdnotify encodes as Latin-1 and systemd reads UTF-8: hand it the UTF-8 bytes as Latin-1 text.
         text = "\n".join(lines).encode("utf-8", "backslashreplace").decode("latin-1")
         try:
-            self._notifier.notify(text)  # type: ignore[attr-defined]
+            self._notifier.notify(text)
         except OSError as error:
             print(f"cannot notify the service manager: {error}", file=sys.stderr)
             return False
@@ -53,7 +54,7 @@ class Notifier:
 
     def close(self) -> None:
         if self._notifier is not None:
-            self._notifier.socket.close()  # type: ignore[attr-defined]
+            self._notifier.socket.close()
             self._notifier = None
 
 

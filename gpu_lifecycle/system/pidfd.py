@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
+from typing import Self
 
 from gpu_lifecycle.errors import BlindError
 from gpu_lifecycle.facts import Identity
@@ -25,7 +26,7 @@ class Held:
         self.identity = identity
         self.fd = fd
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:

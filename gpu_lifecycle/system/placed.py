@@ -1,8 +1,8 @@
 """Files that an installation places on the machine, and the record of them.
 
-The record (``/var/lib/gpu-lifecycle/installed.json``) says of each file which contents were ours, so that nothing a
-person wrote or edited is ever overwritten or removed. It is saved before a file is touched: whatever moment this is
-killed at, the next install or uninstall goes on from there.
+The record (``/var/lib/gpu-lifecycle/installed.json``) says of each file which contents were ours, so that
+nothing a person wrote or edited is ever overwritten or removed. It is saved before a file is touched:
+whatever moment this is killed at, the next install or uninstall goes on from there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
@@ -41,7 +42,7 @@ class Entry:
 
 
 class Placed:
-    """The record, and the only way to change what it describes. A place is a path below the root, with its "/".
+    """The record, and the only way to change what it describes. A place is a path as seen from the root.
 
     Raises NotPermittedError or LifecycleError where a file cannot be read or written.
     """
@@ -57,6 +58,11 @@ class Placed:
     def units(self) -> set[str]:
         """The names of all units that something was placed for."""
         return {name for entry in self.files.values() for name in entry.units}
+
+    @property
+    def left_over(self) -> bool:
+        """True where an uninstall was cut short after its last file: a record of nothing."""
+        return not self.files and os.path.exists(self._path(RECORD))
 
     def put(self, unit: str, place: str, text: str, *, renew: bool = True) -> Outcome:
         """Place a file for ``unit``; where it was edited, or is not ours, it stays as it is.
@@ -95,7 +101,7 @@ class Placed:
         return done
 
     def close(self) -> None:
-        """Take away the record and every folder that was made for it and is empty; only after the last unit."""
+        """Take away the record and every folder that was made and is empty; only after the last unit."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(RECORD))
         for folder in sorted(self.folders, key=len, reverse=True):
@@ -104,45 +110,61 @@ class Placed:
 
     def save(self) -> None:
         """Write the record."""
+        missing = self._missing(os.path.dirname(RECORD))
+        self.folders = sorted({*self.folders, *missing})
         record = {
             "schema": 1,
             "user_created": self.user_created,
             "folders": self.folders,
             "files": {place: asdict(entry) for place, entry in sorted(self.files.items())},
         }
-        self._make_folders(RECORD)
+        self._make(missing)
         _replace(self._path(RECORD), json.dumps(record, indent=1) + "\n")
+
+    def make_folder(self, folder: str) -> None:
+        """Make a folder and what is missing above it; ``close`` takes away again what is empty then."""
+        missing = self._missing(folder)
+        if missing:
+            self.folders = [*self.folders, *missing]
+            self.save()
+            self._make(missing)
 
     def _announce(self, unit: str, place: str, digests: list[str]) -> None:
         entry = self.files.setdefault(place, Entry())
         entry.sha256 = digests
         if unit not in entry.units:
             entry.units.append(unit)
-        self._make_folders(place)
+        missing = self._missing(os.path.dirname(place))
+        self.folders += missing
         self.save()
+        self._make(missing)
 
-    def _make_folders(self, place: str) -> None:
-        folder, missing = os.path.dirname(place), []
+    def _missing(self, folder: str) -> list[str]:
+        """The folders that are not there yet, uppermost first."""
+        missing: list[str] = []
         while folder != "/" and not os.path.isdir(self._path(folder)):
-            missing.append(folder)
+            missing.insert(0, folder)
             folder = os.path.dirname(folder)
-        for folder in reversed(missing):
-            with _doors(folder):
-                os.mkdir(self._path(folder), 0o755)
-            self.folders.append(folder)
+        return missing
+
+    def _make(self, folders: list[str]) -> None:
+        for path in map(self._path, folders):
+            with _told(path), contextlib.suppress(FileExistsError):
+                os.mkdir(path)
+                os.chmod(path, 0o755)  # whatever the umask: the unit's user reads below it
 
     def _take(self, place: str) -> Outcome:
         if self._digest(place) is None:
             return Outcome.ABSENT
         if not self.ours(place):
             return Outcome.EDITED
-        with _doors(place):
+        with _told(place):
             os.unlink(self._path(place))
         return Outcome.REMOVED
 
     def _digest(self, place: str) -> str | None:
         try:
-            with _doors(place), open(self._path(place), "rb") as file:
+            with _told(place), open(self._path(place), "rb") as file:
                 return _sha256(file.read())
         except FileNotFoundError:
             return None
@@ -170,7 +192,7 @@ class Placed:
 def _replace(path: str, text: str) -> None:
     """Write a file whole or not at all, world-readable, so that it is there after a power cut."""
     folder = os.path.dirname(path)
-    with _doors(path):
+    with _told(path):
         fd, draft = tempfile.mkstemp(prefix=".", dir=folder)
         try:
             with open(fd, "w", encoding="utf-8") as file:
@@ -184,6 +206,18 @@ def _replace(path: str, text: str) -> None:
             raise
 
 
-class _doors(contextlib.ContextDecorator):  # noqa: N801 - reads as a phrase: with _doors(path)
-    def __init__(self, path: str) -> None:
-        self._path = path
+@contextlib.contextmanager
+def _told(path: str) -> Iterator[None]:
+    """Errors of the file system become ours; that a file is not there is left to the caller."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except PermissionError as error:
+        raise NotPermittedError(f"cannot change {path}: {error.strerror}", hint="run it as root") from None
+    except OSError as error:
+        raise LifecycleError(f"cannot change {path}: {error.strerror}", hint="see `df -h`, `mount`") from None
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

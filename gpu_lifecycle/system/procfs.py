@@ -128,7 +128,7 @@ class Proc:
     def title(self, pid: int, stat: Stat) -> str:
         """What ``ps`` shows, made printable: the command line, or the name in brackets."""
         line = self._text(pid, "cmdline", 4096).rstrip(b"\0").replace(b"\0", b" ").strip()
-        return printable(line if line else b"[" + stat.comm + b"]", 160)
+        return printable(line or b"[" + stat.comm + b"]", 160)
 
     def environment(self, pid: int) -> dict[bytes, bytes] | None:
         """The first environment (proc_pid_environ(5)). None: may not be read."""
@@ -158,9 +158,7 @@ class Proc:
                 self._users[uid] = str(uid)
         return self._users[uid]
 
-    def describe(
-        self, pid: int, *, devices: frozenset[int] = frozenset(), how: tuple[str, ...] = ()
-    ) -> Process | None:
+    def describe(self, pid: int, *, devices: frozenset[int] = frozenset(), how: tuple[str, ...] = ()) -> Process | None:
         """All that a verdict needs of one process. None: it is gone.
 
         The start time is read first and last: a pid that was reused in between is gone, not described by halves.

@@ -1,0 +1,149 @@
+"""The command line. One function per command; everything that a command needs is imported inside it.
+
+A hook must not pay for tables, HTTP or schemas that it does not use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from gpu_lifecycle import __version__
+from gpu_lifecycle.errors import Exit, LifecycleError
+from gpu_lifecycle.facts import Layout, UnitName
+
+Command = Callable[[argparse.Namespace, Layout], int]
+
+
+def unit_name(text: str) -> UnitName:
+    """``sglang-kimi`` and ``sglang-kimi.service`` are the same unit. Raises UsageError."""
+    from gpu_lifecycle.rules.names import parse_unit
+
+    return parse_unit(text)
+
+
+def run_hook(arguments: argparse.Namespace, layout: Layout) -> int:
+    from gpu_lifecycle.jobs.hooks import Hooks
+
+    return Hooks[arguments.hook](unit_name(arguments.unit), layout)
+
+
+def run_serve(arguments: argparse.Namespace, layout: Layout) -> int:
+    from gpu_lifecycle.jobs.serve import serve
+
+    return serve(unit_name(arguments.unit), layout)
+
+
+def run_holders(arguments: argparse.Namespace, layout: Layout) -> int:
+    from gpu_lifecycle.jobs.inspect import holders
+
+    return holders(unit_name(arguments.unit) if arguments.unit else None, layout, as_json=arguments.json)
+
+
+def run_gpus(arguments: argparse.Namespace, layout: Layout) -> int:
+    from gpu_lifecycle.jobs.inspect import gpus
+
+    return gpus(layout, as_json=arguments.json)
+
+
+def run_status(arguments: argparse.Namespace, layout: Layout) -> int:
+    from gpu_lifecycle.jobs.status import status
+
+    return status(
+        unit_name(arguments.unit) if arguments.unit else None, layout, as_json=arguments.json, follow=arguments.follow
+    )
+
+
+def run_check(arguments: argparse.Namespace, layout: Layout) -> int:
+    from gpu_lifecycle.jobs.check import check
+
+    return check(unit_name(arguments.unit), layout, as_json=arguments.json)
+
+
+def run_sweep(arguments: argparse.Namespace, layout: Layout) -> int:
+    from gpu_lifecycle.jobs.inspect import sweep
+
+    return sweep(unit_name(arguments.unit), layout, as_json=arguments.json, dry_run=arguments.dry_run)
+
+
+def run_install(arguments: argparse.Namespace, _: Layout) -> int:
+    from gpu_lifecycle.jobs.install import install
+
+    for line in install(unit_name(arguments.unit), Layout(arguments.root), enable=arguments.enable):
+        print(line)
+    return Exit.OK
+
+
+def run_uninstall(arguments: argparse.Namespace, _: Layout) -> int:
+    from gpu_lifecycle.jobs.install import uninstall
+
+    for line in uninstall(unit_name(arguments.unit), Layout(arguments.root)):
+        print(line)
+    return Exit.OK
+
+
+def run_demo(arguments: argparse.Namespace, _: Layout) -> int:
+    from gpu_lifecycle.jobs.demo import demo
+
+    return demo(keep=arguments.keep)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands with their help."""
+    top = argparse.ArgumentParser(
+        prog="gpu-lifecycle", description="Makes systemctl start of a GPU inference server a thing one can trust."
+    )
+    top.add_argument("--version", action="version", version=f"gpu-lifecycle {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, text: str, run: Command, unit: str = "") -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+        if unit:
+            command.add_argument(
+                "unit",
+                metavar="UNIT",
+                nargs="?" if unit == "optional" else None,
+                help="a managed unit, such as sglang-kimi",
+            )
+        return command
+
+    def json_too(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        command.add_argument("--json", action="store_true", help="one JSON document on standard output")
+        return command
+
+    json_too(add("holders", "who holds which GPU, with owner, verdict and rule", run_holders, "optional"))
+    json_too(add("gpus", "each GPU: memory, health, claimed by", run_gpus))
+    json_too(add("check", "all that a start would check; changes nothing", run_check, "required"))
+    sweep = json_too(add("sweep", "the sweep by hand: find, judge, reap, prove", run_sweep, "required"))
+    sweep.add_argument("--dry-run", action="store_true", help="show exactly what would be done; signal nobody")
+    add("serve", "the resident daemon (the unit's main process; also in the foreground)", run_serve, "required")
+    hook = add("hook", "the unit's own hooks; systemd calls them", run_hook)
+    hook.add_argument("hook", choices=("pre-start", "post-stop"))
+    hook.add_argument("unit", metavar="UNIT")
+    status = json_too(add("status", "state, phase, progress, last probes", run_status, "optional"))
+    status.add_argument("--follow", action="store_true", help="go on until the unit is ready or has failed")
+    install = add("install", "install the unit, its config example, catalog, user and folders", run_install, "required")
+    install.add_argument("--root", default="/", metavar="DIR", help="install into an image below DIR")
+    install.add_argument("--enable", action="store_true", help="start it at boot, too")
+    uninstall = add("uninstall", "take away what install wrote, and nothing else", run_uninstall, "required")
+    uninstall.add_argument("--root", default="/", metavar="DIR")
+    demo = add("demo", "the whole story on a machine without a GPU (needs a source checkout)", run_demo)
+    demo.add_argument("--keep", action="store_true", help="leave the test machine up and say how to enter it")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit status. The one place where an error becomes a line for a person."""
+    arguments = parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments, Layout()))
+    except LifecycleError as error:
+        print(f"gpu-lifecycle: {error}", file=sys.stderr)
+        return error.status
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone (| head): no traceback, and no second one at exit
+        return Exit.DEFECT
+    except KeyboardInterrupt:
+        return 130  # 128 + SIGINT, as a shell reports it

@@ -1,0 +1,152 @@
+"""``check``: all that a start would check, changing nothing. Every finding, not the first one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError
+from gpu_lifecycle.facts import Finding, GpuView, Layout, Level, UnitName, Verdict
+from gpu_lifecycle.jobs.hooks import load_config
+from gpu_lifecycle.jobs.inspect import print_json, scene_for
+from gpu_lifecycle.jobs.observe import Observer
+from gpu_lifecycle.rules.claims import claimed
+from gpu_lifecycle.rules.config import Config
+from gpu_lifecycle.rules.report import advice, describe
+from gpu_lifecycle.system.gpu import GpuProbe
+from gpu_lifecycle.system.procfs import Proc
+
+NVML_SECONDS = 30.0
+
+
+def check(unit: UnitName, layout: Layout, *, as_json: bool) -> int:
+    """Prints the findings; 0 where a start would go through, 78 for the set-up, 69 for GPUs and driver, 75 for "not now"."""
+    found: list[Finding] = []
+    statuses: list[Exit] = []
+    for finding, status in _findings(unit, layout):
+        found.append(finding)
+        if finding.level is Level.ERROR:
+            statuses.append(status)
+    order = (Exit.CONFIG, Exit.UNAVAILABLE, Exit.NOPERM, Exit.TEMPFAIL)
+    result = next((status for status in order if status in statuses), Exit.OK)
+    if as_json:
+        print_json({"schema": 1, "ok": result is Exit.OK, "findings": [_json(finding) for finding in found]})
+    else:
+        for finding in found:
+            place = ": ".join(part for part in (finding.file, finding.key) if part)
+            cure = f" ({finding.hint})" if finding.hint else ""
+            print(f"{finding.level}: {f'{place}: ' if place else ''}{finding.message}{cure}")
+        print(f"{unit.service}: {'a start would go through' if result is Exit.OK else 'a start would be refused'}")
+    return result
+
+
+def _json(finding: Finding) -> dict[str, object]:
+    return {
+        "level": str(finding.level),
+        "code": finding.code,
+        "message": finding.message,
+        "hint": finding.hint or None,
+        "file": finding.file or None,
+        "key": finding.key or None,
+    }
+
+
+Found = Iterator[tuple[Finding, Exit]]
+
+
+def _findings(unit: UnitName, layout: Layout) -> Found:
+    yield from _systemd(unit)
+    try:
+        config = load_config(layout, unit)
+    except LifecycleError as error:
+        file, key = (error.file, error.key) if isinstance(error, ConfigError) else ("", "")
+        place = f"{file}:{error.line}" if isinstance(error, ConfigError) and error.line else file
+        yield Finding(Level.ERROR, "config", error.message, error.hint, place, key), error.status
+        return
+    yield from _command(config, layout.config(unit))
+    yield from _gpus(unit, config)
+
+
+def _systemd(unit: UnitName) -> Found:
+    from gpu_lifecycle.system.bus import Bus
+
+    try:
+        with Bus() as bus:
+            state = bus.unit_state(unit.service)
+    except (BlindError, LifecycleError) as error:
+        yield Finding(Level.WARN, "no-systemd", error.message, error.hint), Exit.OK
+        return
+    if state.load == "not-found":
+        hint = f"gpu-lifecycle install {unit.name}"
+        yield Finding(Level.ERROR, "not-installed", f"{unit.service} is not installed", hint), Exit.CONFIG
+    elif state.load != "loaded":
+        yield (
+            Finding(
+                Level.ERROR,
+                "unit-broken",
+                f"systemd says that {unit.service} is {state.load}",
+                f"systemctl status {unit.service}",
+            ),
+            Exit.CONFIG,
+        )
+
+
+def _command(config: Config, file: str) -> Found:
+    """The program of the engine: there, a file, executable by somebody. What the unit's own user may, it says at the start."""
+    program = config.server.command[0]
+    key = "server.command"
+    if not os.path.exists(program):
+        yield (
+            Finding(Level.ERROR, "command-missing", f"{program} is not there", "correct the path", file, key),
+            Exit.CONFIG,
+        )
+    elif not os.path.isfile(program) or not os.access(program, os.X_OK):
+        yield (
+            Finding(Level.ERROR, "command-not-executable", f"{program} cannot be executed", f"ls -l {program}", file, key),
+            Exit.CONFIG,
+        )
+    yield from _port(config)
+
+
+def _port(config: Config) -> Found:
+    from gpu_lifecycle.system.sockets import answers_for, describe_owner, tcp_listeners
+
+    proc = Proc()
+    endpoint = config.server.endpoint()
+    if endpoint.uds:
+        return
+    for listener in tcp_listeners(endpoint.port, proc):
+        if answers_for(listener, endpoint.host):
+            who = describe_owner(listener, proc)
+            yield (
+                Finding(Level.WARN, "port-taken", f"port {endpoint.port} is in use by {who}", "fine if that is this unit"),
+                Exit.OK,
+            )
+
+
+def _gpus(unit: UnitName, config: Config) -> Found:
+    with GpuProbe() as probe:
+        view = probe.view(NVML_SECONDS)
+        try:
+            gpus = claimed(view, config.gpus.claim, config.gpus.count)
+        except LifecycleError as error:
+            key = error.key if isinstance(error, ConfigError) else ""
+            yield Finding(Level.ERROR, "gpus", error.message, error.hint, key=key), error.status
+            return
+        yield Finding(Level.INFO, "gpus", f"{len(gpus)} GPUs are there, driver {view.driver}"), Exit.OK
+        yield from _holders(unit, config, Observer(probe), [gpu.uuid for gpu in gpus], view)
+
+
+def _holders(unit: UnitName, config: Config, observer: Observer, claim: list[str], view: GpuView) -> Found:
+    scene = scene_for(unit, config)
+    seen = observer.look(scene, claim, config.sweep.free_below, view)
+    for limit in seen.sight.limits:
+        yield Finding(Level.WARN, "sight", f"not everything can be seen: {limit}", "run it as root"), Exit.OK
+    for item in seen.judged:
+        if item.verdict is Verdict.CONFLICT:
+            yield (
+                Finding(Level.ERROR, "conflict", f"{describe(item)} is in the way: {item.why}{advice(item)}"),
+                Exit.TEMPFAIL,
+            )
+        elif item.verdict is Verdict.REAP:
+            yield Finding(Level.INFO, "would-reap", f"{describe(item)} would be reaped: {item.why}"), Exit.OK

@@ -1,0 +1,205 @@
+"""The unit's two root hooks: short, bounded, and the only part that may signal what is not the daemon's own child."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError
+from gpu_lifecycle.facts import Gpu, Layout, Phase, UnitName
+from gpu_lifecycle.jobs.observe import Observer
+from gpu_lifecycle.jobs.state import StateFile
+from gpu_lifecycle.jobs.sweep import Sweep, SweepResult
+from gpu_lifecycle.rules.config import Config, parse_config
+from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.verdict import Policy, Scene
+from gpu_lifecycle.system.files import read_config_text
+from gpu_lifecycle.system.gpu import GpuProbe
+from gpu_lifecycle.system.journal import Journal
+from gpu_lifecycle.system.notify import Notifier, status_line
+from gpu_lifecycle.system.procfs import Proc
+
+SHOW_EVERY = 1.0  # seconds between two STATUS lines or state files of a wait
+
+
+def load_config(layout: Layout, unit: UnitName) -> Config:
+    """The unit's config. Raises ConfigError, NotPermittedError."""
+    path = layout.config(unit)
+    return parse_config(read_config_text(path), path)
+
+
+def unit_cgroup(proc: Proc, unit: UnitName) -> str:
+    """The cgroup that this process shares with the unit; "" where it does not run inside the unit."""
+    path = proc.cgroup(os.getpid())
+    parts = path.split("/")
+    if unit.service in parts:
+        return "/".join(parts[: parts.index(unit.service) + 1])
+    return ""
+
+
+class Hook:
+    """What both hooks share: who we are, where events and words go."""
+
+    def __init__(self, unit: UnitName, layout: Layout, phase: Phase) -> None:
+        self.unit = unit
+        self.layout = layout
+        self.phase = phase
+        self.run = os.environ.get("INVOCATION_ID", "")
+        self.journal = Journal(unit.service, self.run)
+        self.notifier = Notifier()
+        self.state = StateFile.load(layout, unit, self.run)
+        self._shown = 0.0
+
+    def show(self, text: str) -> None:
+        """Says what is being waited for, at most once a second."""
+        if time.monotonic() - self._shown >= SHOW_EVERY:
+            self._shown = time.monotonic()
+            self.say(text)
+
+    def say(self, text: str, **fields: object) -> None:
+        self.notifier.send(status_line(f"{self.phase}: {text}"))
+        complaint = self.state.save(self.phase, text, **fields)
+        if complaint and not fields.get("quiet"):
+            self.journal.tell(Event("sight-partial", f"the state file is not kept: {complaint}"))
+
+    def sweep(self, config: Config, *, survivors_only: bool) -> SweepResult:
+        with GpuProbe() as probe:
+            observer = Observer(probe)
+            scene = Scene(
+                unit=self.unit,
+                policy=Policy(config.sweep.policy),
+                protect=tuple(config.sweep.protect),
+                cgroup=unit_cgroup(observer.proc, self.unit),
+                survivors_only=survivors_only,
+            )
+            return Sweep(scene, config, self.layout, observer, self.journal, self.show).run()
+
+    def close(self) -> None:
+        self.notifier.close()
+
+
+def pre_start(unit: UnitName, layout: Layout) -> Exit:
+    """Sweeps, then proves that the claimed GPUs are there and free.
+
+    A permanent refusal is recorded for ``serve``, the main process, and the hook itself succeeds:
+    ``RestartPreventExitStatus=`` does not look at hooks (systemd.service(5)), so its own 78 would be restarted.
+    """
+    hook = Hook(unit, layout, Phase.PRE_START)
+    try:
+        hook.state.document["failed_starts"] = hook.state.failed_starts if _restarts(unit) else 0
+        hook.say("reading the config", refusal=None, gpus=[], progress=None, eta=None)
+        config = load_config(layout, unit)
+        result = hook.sweep(config, survivors_only=False)
+        if result.status is not Exit.OK:
+            return _refuse(hook, result.status, result.text)
+        return _port_free(hook, config) or _allow(hook, result)
+    except LifecycleError as error:
+        return _refuse(hook, error.status, str(error))
+    finally:
+        hook.close()
+
+
+def _restarts(unit: UnitName) -> int:
+    """How often systemd has restarted the unit by itself since a person last started it; 0 where it cannot say."""
+    from gpu_lifecycle.system.bus import Bus
+
+    try:
+        with Bus() as bus:
+            return bus.unit_state(unit.service).n_restarts
+    except LifecycleError:
+        return 0
+
+
+def _port_free(hook: Hook, config: Config) -> Exit | None:
+    """Engines find out about a taken port only after the whole load; here it is refused before it."""
+    from gpu_lifecycle.system.sockets import answers_for, describe_owner, tcp_listeners, unix_listeners
+
+    proc = Proc()
+    endpoint = config.server.endpoint()
+    if endpoint.uds:
+        taken = unix_listeners(endpoint.uds, proc)
+    else:
+        taken = [item for item in tcp_listeners(endpoint.port, proc) if answers_for(item, endpoint.host)]
+    if not taken:
+        return None
+    where = endpoint.uds or f"port {endpoint.port}"
+    return _refuse(hook, Exit.TEMPFAIL, f"{where} of the engine is taken by {describe_owner(taken[0], proc)}")
+
+
+def _refuse(hook: Hook, status: Exit, text: str) -> Exit:
+    hook.journal.tell(
+        Event(
+            "start-refused",
+            f"start refused with status {status.value}: {text}",
+            {"GPU_LIFECYCLE_STATUS": str(status.value)},
+        )
+    )
+    end = {"reason": f"refused-{status.value}", "text": text}
+    if status.permanent and hook.run:
+        hook.say(f"refused: {text}", refusal={"run": hook.run, "status": int(status), "text": text}, last_end=end)
+        return Exit.OK
+    hook.say(f"refused: {text}", last_end=end)
+    return status
+
+
+def _allow(hook: Hook, result: SweepResult) -> Exit:
+    text = f"GPUs swept in {result.seconds:.1f} s: {result.text}"
+    hook.journal.tell(Event("start-allowed", text))
+    hook.say(text, gpus=[_gpu_state(gpu) for gpu in result.gpus])
+    return Exit.OK
+
+
+def _gpu_state(gpu: Gpu) -> dict[str, object]:
+    return {"uuid": gpu.uuid, "index": gpu.index, "memory_total": gpu.total, "memory_used": gpu.used}
+
+
+def post_stop(unit: UnitName, layout: Layout) -> Exit:
+    """Reaps what the run left and proves its memory released. Runs beside siblings that are still alive."""
+    hook = Hook(unit, layout, Phase.POST_STOP)
+    try:
+        phase_before = str(hook.state.document.get("text", ""))
+        hook.say("looking for survivors")
+        config = _config_or_defaults(hook)
+        result = hook.sweep(config, survivors_only=True)
+        return _ended(hook, result, phase_before)
+    except LifecycleError as error:
+        hook.journal.tell(Event("memory-held", f"cannot prove that the GPUs were released: {error}"))
+        hook.say(f"cannot prove that the GPUs were released: {error}", last_end=_last_end(str(error)))
+        return error.status
+    finally:
+        hook.close()
+
+
+def _config_or_defaults(hook: Hook) -> Config:
+    """Survivors are reaped even where the config has been broken since the start."""
+    try:
+        return load_config(hook.layout, hook.unit)
+    except (ConfigError, LifecycleError) as error:
+        hook.journal.tell(Event("sight-partial", f"sweeping with the default config: {error}"))
+        return parse_config('[server]\nengine = "custom"\ncommand = ["/bin/true", "--port", "1"]\n', "defaults")
+
+
+def _ended(hook: Hook, result: SweepResult, before: str) -> Exit:
+    failed = os.environ.get("SERVICE_RESULT", "success") != "success"
+    hook.phase = Phase.FAILED if failed else Phase.DOWN
+    if result.status is Exit.OK:
+        text = before if failed and before else "stopped"
+        hook.say(f"{text}; GPUs: {result.text}", last_end=_last_end(before))
+        return Exit.OK
+    hook.phase = Phase.FAILED
+    hook.say(f"after the stop: {result.text}", last_end=_last_end(result.text))
+    return result.status
+
+
+def _last_end(text: str) -> dict[str, str]:
+    """What ended the run: systemd's own word (systemd.exec(5), SERVICE_RESULT), and our last text."""
+    return {
+        "reason": os.environ.get("SERVICE_RESULT", "unknown"),
+        "text": text,
+        "exit_code": os.environ.get("EXIT_CODE", ""),
+        "exit_status": os.environ.get("EXIT_STATUS", ""),
+    }
+
+
+Hooks: dict[str, Callable[[UnitName, Layout], Exit]] = {"pre-start": pre_start, "post-stop": post_stop}

@@ -1,0 +1,165 @@
+"""The commands that look: ``holders``, ``gpus``, and ``sweep`` by hand."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError, NotPermittedError
+from gpu_lifecycle.facts import Gpu, GpuView, Judged, Layout, UnitName
+from gpu_lifecycle.jobs.hooks import load_config
+from gpu_lifecycle.jobs.observe import Observation, Observer
+from gpu_lifecycle.jobs.sweep import NVML_SECONDS, Sweep, SweepResult
+from gpu_lifecycle.rules.claims import claimed
+from gpu_lifecycle.rules.config import Config
+from gpu_lifecycle.rules.report import gpu_json, holder_json, sight_json
+from gpu_lifecycle.rules.verdict import Policy, Scene
+from gpu_lifecycle.system.gpu import GpuProbe
+from gpu_lifecycle.system.journal import Journal
+
+
+def print_json(document: dict[str, Any]) -> None:
+    import json
+
+    print(json.dumps(document, indent=2, ensure_ascii=True))
+
+
+def managed_units(layout: Layout) -> list[UnitName]:
+    """Every unit that has a config file."""
+    try:
+        names = sorted(os.listdir(layout.config_dir))
+    except OSError:
+        return []
+    return [UnitName(name.removesuffix(".toml")) for name in names if name.endswith(".toml")]
+
+
+def scene_for(unit: UnitName | None, config: Config | None) -> Scene:
+    """How a command by hand judges: what belongs to a run that is alive now is spared."""
+    if unit is None or config is None:
+        return Scene(unit=UnitName("none"), policy=Policy.OWNED)
+    from gpu_lifecycle.system.bus import Bus
+
+    run = cgroup = ""
+    try:
+        with Bus() as bus:
+            state = bus.unit_state(unit.service)
+        if state.active not in ("inactive", "failed"):
+            run, cgroup = state.invocation_id or "unknown", state.control_group
+    except BlindError:
+        run = "unknown"  # without the bus it may be alive: nothing of it is touched
+    return Scene(unit, Policy(config.sweep.policy), tuple(config.sweep.protect), cgroup, run)
+
+
+def holders(unit: UnitName | None, layout: Layout, *, as_json: bool) -> int:
+    """Prints every holder with its verdict, for one unit or (as the default policy sees it) for all GPUs."""
+    config = load_config(layout, unit) if unit else None
+    with GpuProbe() as probe:
+        observer = Observer(probe)
+        view = probe.view(NVML_SECONDS)
+        claim = _claim_of(config, view)
+        seen = observer.look(scene_for(unit, config), claim, config.sweep.free_below if config else 512 << 20, view)
+    shown = [item for item in seen.judged if item.process.devices and item.process.pid not in probe.pids]
+    shown = [item for item in shown if item.process.pid not in observer.ours()]
+    if as_json:
+        print_json({"schema": 1, "sight": sight_json(seen.sight), "holders": [holder_json(item) for item in shown]})
+    else:
+        from gpu_lifecycle.jobs.tables import holders_table
+
+        holders_table(shown, view, seen.sight)
+    return Exit.OK
+
+
+def _claim_of(config: Config | None, view: GpuView) -> list[str]:
+    if config is None or view.error:
+        return [gpu.uuid for gpu in view.gpus]
+    try:
+        return [gpu.uuid for gpu in claimed(view, config.gpus.claim, None)]
+    except LifecycleError as error:
+        print(f"gpu-lifecycle: {error}", file=sys.stderr)
+        return []
+
+
+def gpus(layout: Layout, *, as_json: bool) -> int:
+    """Prints every GPU, who claims it, and how much of its memory no visible process explains."""
+    with GpuProbe() as probe:
+        observer = Observer(probe)
+        view = probe.view(NVML_SECONDS)
+        seen = observer.look(Scene(unit=UnitName("none")), [gpu.uuid for gpu in view.gpus], 512 << 20, view)
+    if view.error:
+        from gpu_lifecycle.rules.claims import trouble
+
+        raise trouble("cannot look at the GPUs", view.error)
+    claims = _claims(layout, view)
+    rows = [gpu_json(gpu, claims.get(gpu.uuid, []), _unexplained(gpu, seen)) for gpu in view.gpus]
+    if as_json:
+        print_json({"schema": 1, "gpus": rows})
+    else:
+        from gpu_lifecycle.jobs.tables import gpus_table
+
+        gpus_table(rows)
+    return Exit.OK
+
+
+def _claims(layout: Layout, view: GpuView) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for unit in managed_units(layout):
+        try:
+            config = load_config(layout, unit)
+            mine = claimed(view, config.gpus.claim, None)
+        except (ConfigError, LifecycleError) as error:
+            print(f"gpu-lifecycle: {error}", file=sys.stderr)
+            continue
+        for gpu in mine:
+            found.setdefault(gpu.uuid, []).append(unit.service)
+    return found
+
+
+def _unexplained(gpu: Gpu, seen: Observation) -> int | None:
+    """Memory that no visible holder accounts for; unknown where a figure is unknown."""
+    amounts = [item.memory[gpu.uuid] for item in seen.judged if gpu.uuid in item.memory]
+    if gpu.used is None or None in amounts:
+        return None
+    return max(0, gpu.used - sum(amount or 0 for amount in amounts))
+
+
+def sweep(unit: UnitName, layout: Layout, *, as_json: bool, dry_run: bool) -> int:
+    """The sweep by hand. What belongs to a run of the unit that is alive is spared."""
+    if os.geteuid() != 0 and not dry_run:
+        raise NotPermittedError(
+            "cannot sweep: only root may end other users' processes", hint="run it with sudo, or with --dry-run"
+        )
+    config = load_config(layout, unit)
+    journal = Journal(unit.service, terminal=not as_json)
+    show = _shower()
+    with GpuProbe() as probe:
+        job = Sweep(scene_for(unit, config), config, layout, Observer(probe), journal, show)
+        result = job.rehearse() if dry_run else job.run()
+        ours = job.observer.ours()
+    listed = [item for item in result.judged if item.process.pid not in ours]
+    if as_json:
+        print_json(_sweep_json(result, listed))
+    else:
+        from gpu_lifecycle.jobs.tables import sweep_table
+
+        sweep_table(result.outcome, result.text, listed, result.results)
+    return result.status
+
+
+def _shower() -> Any:
+    """Waits are shown on a terminal only: one line that is written over."""
+    if not sys.stderr.isatty():
+        return lambda _text: None
+    return lambda text: print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _sweep_json(result: SweepResult, listed: list[Judged]) -> dict[str, Any]:
+    rows = [holder_json(item, result.results.get(item.process.pid), with_result=True) for item in listed]
+    return {
+        "schema": 1,
+        "outcome": str(result.outcome),
+        "text": result.text,
+        "holders": rows,
+        "gpus": [gpu_json(gpu) for gpu in result.gpus],
+        "seconds": result.seconds,
+    }

@@ -1,0 +1,121 @@
+"""One look at the running engine: memory, socket, health, processes, each with its own deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+from gpu_lifecycle.errors import BlindError
+from gpu_lifecycle.facts import GpuView, Identity
+from gpu_lifecycle.rules.config import Config
+from gpu_lifecycle.rules.readiness import Health, Look, Socket
+from gpu_lifecycle.system.engine import Family
+from gpu_lifecycle.system.gpu import GpuProbe
+from gpu_lifecycle.system.probe import HealthProbe
+from gpu_lifecycle.system.procfs import Proc
+from gpu_lifecycle.system.sockets import Listener, answers_for, describe_owner, owner_of, tcp_listeners, unix_listeners
+
+NVML_SECONDS = 10.0
+CONNECTION_REFUSED = Health(None, "nobody listens yet")
+
+
+class Looker:
+    """Looks at one engine. Keeps what a next look need not find out again."""
+
+    def __init__(self, config: Config, proc: Proc, family: Family, probe: GpuProbe) -> None:
+        self.config = config
+        self.proc = proc
+        self.family = family
+        self.probe = probe
+        self.endpoint = config.server.endpoint()
+        self.health = HealthProbe(self.endpoint)
+        self.title = re.compile(config.server.preset.worker_title) if config.server.preset.worker_title else None
+        self.threads = ThreadPoolExecutor(1, thread_name_prefix="nvml")  # the helper is asked by one thread at a time
+        self.view: GpuView | None = None
+        self._known: dict[int, tuple[int, int]] = {}  # inode: pid and start ticks of its owner in the unit
+        self._strangers: dict[int, str] = {}
+        self._titles: dict[Identity, bool] = {}
+
+    async def look(self, uuids: tuple[str, ...], health_path: str, deadline: float) -> Look:
+        """Asks NVML and the endpoint at once. Raises BlindError where the unit's own cgroup cannot be read."""
+        loop = asyncio.get_running_loop()
+        asked = loop.run_in_executor(self.threads, self.probe.view, NVML_SECONDS)
+        try:
+            alive = self.family.living(self.probe.pids)
+            socket = self.socket(alive)
+            health = await self.health.get(health_path, deadline) if socket.listening else CONNECTION_REFUSED
+        finally:
+            view = await asked
+        self.view = view
+        memory, holders = _own_memory(view, alive, uuids)
+        workers = frozenset(alive[pid] for pid in alive if pid in holders or self._titled(alive[pid]))
+        model = self.config.server.served_name() or ""
+        error = view.error.text if view.error else ""
+        return Look(memory, socket, health, workers, frozenset(alive.values()), error, model.rstrip("/").rpartition("/")[2])
+
+    def _titled(self, identity: Identity) -> bool:
+        """Whether its title is a worker's; a title that is not (yet) is read again at the next look."""
+        if self.title is None:
+            return False
+        if not self._titles.get(identity):
+            stat = self.proc.stat(identity.pid)
+            self._titles[identity] = bool(stat and self.title.search(self.proc.title(identity.pid, stat)))
+        return self._titles[identity]
+
+    def socket(self, alive: dict[int, Identity]) -> Socket:
+        """Who listens on the engine's address: every listener that a connection could reach must be the unit's."""
+        listeners = self._listeners()
+        if not listeners:
+            return Socket()
+        for listener in listeners:
+            if not self._is_ours(listener, alive):
+                if listener.inode not in self._strangers:
+                    self._strangers = {listener.inode: describe_owner(listener, self.proc)}
+                return Socket(listening=True, ours=False, owner=self._strangers[listener.inode])
+        return Socket(listening=True, ours=True)
+
+    def _listeners(self) -> list[Listener]:
+        if self.endpoint.uds:
+            return unix_listeners(self.endpoint.uds, self.proc)
+        return [item for item in tcp_listeners(self.endpoint.port, self.proc) if answers_for(item, self.endpoint.host)]
+
+    def _is_ours(self, listener: Listener, alive: dict[int, Identity]) -> bool:
+        """A socket found once is known by its inode for as long as the process that had it lives."""
+        known = self._known.get(listener.inode)
+        if known and known[0] in alive and alive[known[0]].start_ticks == known[1]:
+            return True
+        pid = owner_of(listener.inode, alive, self.proc)
+        if pid is None:
+            return False
+        self._known = {listener.inode: (pid, alive[pid].start_ticks)}
+        return True
+
+    async def close(self) -> None:
+        await self.health.close()
+        self.threads.shutdown(wait=True)
+
+
+def _own_memory(view: GpuView, alive: dict[int, Identity], uuids: tuple[str, ...]) -> tuple[dict[str, int | None], set[int]]:
+    """Memory of the unit's own processes on each claimed GPU, and which processes hold it.
+
+    None where the driver does not say how much one of them holds; nothing where NVML gave no view.
+    """
+    memory: dict[str, int | None] = {}
+    holders: set[int] = set()
+    for gpu in view.gpus:
+        if gpu.uuid not in uuids or gpu.processes is None:
+            continue
+        own = [entry for entry in gpu.processes if entry.pid in alive]
+        holders |= {entry.pid for entry in own}
+        amounts = [entry.memory for entry in own]
+        memory[gpu.uuid] = None if None in amounts else sum(amount or 0 for amount in amounts)
+    return memory, holders
+
+
+def own_pids(family: Family, probe: GpuProbe) -> dict[int, Identity]:
+    """The living processes of the unit; empty where they cannot be seen (the post-stop hook looks again, as root)."""
+    try:
+        return family.living(probe.pids)
+    except BlindError:
+        return {}

@@ -1,0 +1,323 @@
+"""The resident daemon: the unit's main process. A loop that feeds ``rules.lifecycle.step`` and does what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import traceback
+import uuid
+from typing import assert_never
+
+from gpu_lifecycle.errors import BlindError, Exit, LifecycleError
+from gpu_lifecycle.facts import ErrorClass, Gpu, GpuView, Layout, Phase, UnitName
+from gpu_lifecycle.jobs.hooks import load_config, unit_cgroup
+from gpu_lifecycle.jobs.look import Looker, own_pids
+from gpu_lifecycle.jobs.state import StateFile
+from gpu_lifecycle.rules import lifecycle as life_rules
+from gpu_lifecycle.rules.claims import claimed
+from gpu_lifecycle.rules.config import Config
+from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.lifecycle import Life, Limits, step
+from gpu_lifecycle.rules.readiness import DEFAULT_MIN_USED, Look, Needs
+from gpu_lifecycle.system.cgroup import Cgroup
+from gpu_lifecycle.system.engine import Family, become_subreaper, engine_environment, reap_adopted, start
+from gpu_lifecycle.system.gpu import GpuProbe
+from gpu_lifecycle.system.journal import Journal
+from gpu_lifecycle.system.notify import Notifier, status_line
+from gpu_lifecycle.system.procfs import Proc
+
+NVML_SECONDS = 30.0
+LOADING_INTERVAL = 0.5  # seconds between two looks at a load
+WARMING_INTERVAL = 0.2  # ... once the engine listens: READY=1 is near
+ENDING_INTERVAL = 0.1  # ... at the processes that are to end
+TICK = 1.0  # at least this often time itself is an event while loading
+
+
+def serve(unit: UnitName, layout: Layout) -> Exit:
+    """Runs the unit until it ends; returns the exit status of the design. The caller exits with it."""
+    run = os.environ.get("INVOCATION_ID") or uuid.uuid4().hex
+    journal = Journal(unit.service, run)
+    notifier = Notifier()
+    state = StateFile.load(layout, unit, run)
+    try:
+        refusal = state.refusal
+        if refusal:
+            notifier.send(status_line(f"refused: {refusal[1]}"))
+            return refusal[0]
+        config = load_config(layout, unit)
+        return asyncio.run(Daemon(unit, layout, config, journal, notifier, state).main())
+    except LifecycleError as error:
+        return _refused(error, journal, notifier, state)
+    except Exception:  # noqa: BLE001 - the boundary: a defect is told with its traceback, and the unit restarts
+        journal.tell(Event("defect", f"gpu-lifecycle has failed:\n{traceback.format_exc(limit=-3)}"))
+        traceback.print_exc()
+        return Exit.DEFECT
+    finally:
+        notifier.close()
+
+
+def _refused(error: LifecycleError, journal: Journal, notifier: Notifier, state: StateFile) -> Exit:
+    text = str(error)
+    journal.tell(
+        Event(
+            "start-refused",
+            f"start refused with status {error.status.value}: {text}",
+            {"GPU_LIFECYCLE_STATUS": str(error.status.value)},
+        )
+    )
+    notifier.send(status_line(f"refused: {text}"))
+    state.save(Phase.FAILED, f"refused: {text}", last_end={"reason": f"refused-{error.status.value}", "text": text})
+    return error.status
+
+
+class Daemon:
+    """One run. Owns the engine, the NVML helper and the loop; decides nothing."""
+
+    def __init__(
+        self, unit: UnitName, layout: Layout, config: Config, journal: Journal, notifier: Notifier, state: StateFile
+    ) -> None:
+        self.unit = unit
+        self.layout = layout
+        self.config = config
+        self.journal = journal
+        self.notifier = notifier
+        self.state = state
+        self.proc = Proc()
+        cgroup = unit_cgroup(self.proc, unit)
+        self.family = Family(self.proc, Cgroup(cgroup) if cgroup else None)
+        self.probe = GpuProbe()
+        self.events: asyncio.Queue[life_rules.LifeEvent] = asyncio.Queue()
+        self.engine: subprocess.Popen[bytes] | None = None
+        self.looker = Looker(config, self.proc, self.family, self.probe)
+        self.gpus: tuple[Gpu, ...] = ()
+        self.last: Look | None = None
+        self.saved = 0.0
+        self.complained = False
+        self.life: Life | None = None
+
+    async def main(self) -> Exit:
+        """The whole run. Raises LifecycleError where the engine could not be started at all."""
+        watcher: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.events.put_nowait, life_rules.StopRequested())
+        try:
+            self.notifier.send(status_line("asking NVML for the claimed GPUs"))
+            gpus = await self._claim_or_stop()
+            if gpus is None:
+                return Exit.OK
+            self.gpus = gpus
+            self.life = Life(self._limits(), failed_starts=self.state.failed_starts)
+            self._start_engine(loop)
+            watcher = asyncio.create_task(self._watch())
+            watcher.add_done_callback(lambda _: self.events.put_nowait(life_rules.Tick(-1)))
+            return await self._loop(watcher)
+        finally:
+            await self._close(loop, watcher)
+
+    async def _claim_or_stop(self) -> tuple[Gpu, ...] | None:
+        """The claimed GPUs, or None where a stop was requested first: a stop works in every phase."""
+        asking = asyncio.create_task(self._claim())
+        stopping = asyncio.create_task(self.events.get())
+        await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            stopping.cancel()
+            return asking.result()
+        self.notifier.send("STOPPING=1", status_line("stopped before the engine was started"))
+        self.probe.interrupt()
+        asking.cancel()
+        return None
+
+    async def _claim(self) -> tuple[Gpu, ...]:
+        """The claimed GPUs; a trouble of NVML that may pass is waited out for a while."""
+        deadline = time.monotonic() + NVML_SECONDS
+        while True:
+            view = await asyncio.to_thread(self.probe.view, NVML_SECONDS)
+            passing = view.error is not None and view.error.kind is ErrorClass.RETRY
+            if not passing or time.monotonic() > deadline:
+                return claimed(view, self.config.gpus.claim, self.config.gpus.count)
+            await asyncio.sleep(1.0)
+
+    def _limits(self) -> Limits:
+        """The config's times; looks are frequent enough for systemd's watchdog whatever the config says."""
+        config = self.config
+        interval = config.watch.interval
+        if self.notifier.watchdog:
+            interval = min(interval, self.notifier.watchdog / 4)
+        min_used = DEFAULT_MIN_USED if config.ready.min_used == "auto" else config.ready.min_used
+        return Limits(
+            needs=Needs({gpu.uuid: gpu.index for gpu in self.gpus}, min_used),
+            stall=config.ready.stall,
+            ceiling=config.ready.ceiling,
+            interval=interval,
+            probe_timeout=config.watch.timeout,
+            failures=config.watch.failures,
+            drain=config.stop.drain,
+            term_grace=config.sweep.term_grace,
+            exit_deadline=config.sweep.exit_deadline,
+        )
+
+    def _start_engine(self, loop: asyncio.AbstractEventLoop) -> None:
+        become_subreaper()
+        environment = engine_environment(os.environ, self.config.server.environment, self.unit, self.state.run)
+        self.engine = start(self.config.server.command, environment, self.layout.config(self.unit))
+        pidfd = os.pidfd_open(self.engine.pid)
+        loop.add_reader(pidfd, self._engine_ended, loop, pidfd)
+        self.events.put_nowait(life_rules.Started(self.engine.pid))
+
+    def _engine_ended(self, loop: asyncio.AbstractEventLoop, pidfd: int) -> None:
+        """The pidfd is readable: the main process has ended. Its status is taken here, once."""
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+        assert self.engine
+        self.events.put_nowait(life_rules.EngineExited(self.engine.wait()))
+
+    # The loop
+
+    async def _loop(self, watcher: asyncio.Task[None]) -> Exit:
+        assert self.life
+        while self.life.status is None:
+            event = await self._next_event()
+            if watcher.done():
+                watcher.result()  # a watcher that failed must not leave an engine unwatched
+            before = self.life
+            self.life, effects = step(self.life, event, time.monotonic())
+            for effect in effects:
+                self._do(effect)
+            self._save(changed=before.text != self.life.text or before.phase is not self.life.phase)
+        return self.life.status
+
+    async def _next_event(self) -> life_rules.LifeEvent:
+        assert self.life
+        pause = ENDING_INTERVAL if self.life.stage else TICK if not self.life.was_ready else None
+        try:
+            async with asyncio.timeout(pause):
+                return await self.events.get()
+        except TimeoutError:
+            if self.engine:
+                reap_adopted(self.engine.pid)
+            return life_rules.Tick(len(own_pids(self.family, self.probe)) if self.life.stage else -1)
+
+    async def _watch(self) -> None:
+        """Looks at the engine again and again until the end begins."""
+        assert self.life
+        uuids = tuple(gpu.uuid for gpu in self.gpus)
+        preset = self.config.server.preset
+        while self.life.stage == 0:
+            path = preset.live_path if self.life.was_ready else preset.ready_path
+            try:
+                self.last = await self.looker.look(uuids, path, self._probe_deadline())
+                self.events.put_nowait(life_rules.Looked(self.last))
+            except BlindError as error:
+                self.journal.tell(Event("sight-partial", str(error)))
+            if self.engine:
+                reap_adopted(self.engine.pid)
+            await asyncio.sleep(self._interval())
+
+    def _probe_deadline(self) -> float:
+        """Below the watchdog's half, so that a slow answer is judged here before systemd judges us."""
+        limit = self.config.watch.timeout
+        return min(limit, self.notifier.watchdog / 2) if self.notifier.watchdog else limit
+
+    def _interval(self) -> float:
+        assert self.life
+        if self.life.phase in (Phase.READY, Phase.SUSPECT):
+            return self.life.limits.interval
+        bound = self.last is not None and self.last.socket.listening
+        return WARMING_INTERVAL if bound else LOADING_INTERVAL
+
+    # Effects
+
+    def _do(self, effect: life_rules.Effect) -> None:
+        match effect:
+            case life_rules.Notify(lines, status):
+                self.notifier.send(*lines, *((status_line(status),) if status else ()))
+            case life_rules.Tell(event):
+                self.journal.tell(event)
+            case life_rules.SignalMain():
+                self._signal_main()
+            case life_rules.SignalAll(kill):
+                self._signal_all(signal.SIGKILL if kill else signal.SIGTERM)
+            case life_rules.Finish():
+                pass  # the loop sees the status in the state
+            case _:
+                assert_never(effect)
+
+    def _signal_main(self) -> None:
+        if self.engine and self.engine.poll() is None:
+            self.engine.send_signal(signal.SIGTERM)  # our own unreaped child: its pid cannot mean another process
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        living = own_pids(self.family, self.probe)
+        for refused in self.family.signal(living.values(), number):
+            self.journal.tell(Event("sight-partial", refused))
+
+    def _save(self, *, changed: bool) -> None:
+        """Keeps the state file: at once on a change, else about as often as looks are made."""
+        assert self.life
+        now = time.monotonic()
+        if not changed and now - self.saved < 5.0:
+            return
+        self.saved = now
+        complaint = self.state.save(
+            self.life.phase, self.life.text, **state_fields(self.life, self.last, self.looker.view, self.gpus)
+        )
+        if complaint and not self.complained:
+            self.complained = True
+            self.journal.tell(Event("sight-partial", f"the state file is not kept: {complaint}"))
+
+    async def _close(self, loop: asyncio.AbstractEventLoop, watcher: asyncio.Task[None] | None) -> None:
+        self.probe.interrupt()
+        if watcher:
+            watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watcher
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        await self.looker.close()
+        if self.engine and self.engine.poll() is None:
+            self._signal_all(signal.SIGKILL)  # only after a defect of ours: nothing may outlive its watcher
+            self.engine.wait()
+        self.probe.close()
+        if self.engine:
+            reap_adopted(self.engine.pid)
+
+
+def state_fields(life: Life, look: Look | None, view: GpuView | None, gpus: tuple[Gpu, ...]) -> dict[str, object]:
+    """What ``status --json`` shows beside the phase."""
+    seen = {gpu.uuid: gpu for gpu in view.gpus} if view else {}
+    shown = [
+        {
+            "uuid": gpu.uuid,
+            "index": gpu.index,
+            "memory_total": gpu.total,
+            "memory_used": seen[gpu.uuid].used if gpu.uuid in seen else None,
+            "memory_own": life.memory.get(gpu.uuid),
+        }
+        for gpu in gpus
+    ]
+    probes = []
+    if look:
+        health = look.health
+        probes = [
+            {
+                "probe": "health",
+                "ok": health.ok,
+                "code": health.code,
+                "text": health.text,
+                "seconds": round(health.seconds, 3),
+            }
+        ]
+    return {
+        "gpus": shown,
+        "probes": probes,
+        "progress": None,
+        "eta": None,
+        "engine_pid": life.engine or None,
+        "failed_starts": life.failed_starts,
+        "refusal": None,
+    }

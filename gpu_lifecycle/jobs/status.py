@@ -1,0 +1,119 @@
+"""``status``: what the state file and systemd say about a unit, together."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from gpu_lifecycle.errors import BlindError, Exit, LifecycleError
+from gpu_lifecycle.facts import Layout, Phase, UnitName
+from gpu_lifecycle.jobs.inspect import managed_units, print_json
+from gpu_lifecycle.jobs.state import StateFile
+from gpu_lifecycle.rules.quantity import show_duration, show_size
+from gpu_lifecycle.rules.text import printable
+
+FOLLOW_SECONDS = 0.5
+ENDED = (Phase.READY, Phase.FAILED, Phase.DOWN)
+
+
+def status(unit: UnitName | None, layout: Layout, *, as_json: bool, follow: bool) -> int:
+    """Prints one unit's state, or all managed units'; with ``follow``, each change until it is ready or has ended."""
+    units = [unit] if unit else managed_units(layout)
+    if follow and unit:
+        return _follow(unit, layout, as_json=as_json)
+    documents = [document(item, layout) for item in units]
+    if as_json:
+        print_json(documents[0] if unit else {"schema": 1, "units": documents})
+    elif not documents:
+        print(f"no managed unit: there is no config file in {layout.config_dir}")
+    else:
+        print("\n".join(_lines(item) for item in documents))
+    return Exit.OK
+
+
+def document(unit: UnitName, layout: Layout) -> dict[str, Any]:
+    """The JSON of one unit. systemd's word on whether it is alive outranks a file that a dead run left."""
+    state = StateFile.load(layout, unit)
+    saved = state.document
+    shown: dict[str, Any] = {
+        "schema": 1,
+        "unit": unit.service,
+        "run": saved.get("run") or None,
+        "phase": saved.get("phase", str(Phase.DOWN)),
+        "since": saved.get("since"),
+        "progress": saved.get("progress"),
+        "eta": saved.get("eta"),
+        "text": saved.get("text", "never started"),
+        "gpus": saved.get("gpus", []),
+        "probes": saved.get("probes", []),
+        "last_end": saved.get("last_end"),
+        "systemd": None,
+    }
+    if state.complaint:
+        shown["text"] = f"its state file cannot be used: {state.complaint}"
+    try:
+        from gpu_lifecycle.system.bus import Bus
+
+        with Bus() as bus:
+            found = bus.unit_state(unit.service)
+    except (BlindError, LifecycleError) as error:
+        shown["text"] += f" (systemd cannot be asked: {error})"
+        return shown
+    shown["systemd"] = {
+        "load": found.load,
+        "active": found.active,
+        "sub": found.sub,
+        "result": found.result,
+        "restarts": found.n_restarts,
+    }
+    if found.active == "failed":
+        shown["phase"] = str(Phase.FAILED)
+    elif found.active == "inactive":
+        shown["phase"] = str(Phase.DOWN)
+    if found.load == "not-found":
+        shown["text"] = f"the unit is not installed: gpu-lifecycle install {unit.name}"
+    return shown
+
+
+def _lines(item: dict[str, Any]) -> str:
+    since = item["since"]
+    age = f" for {show_duration(max(0, round(time.time() - since)))}" if isinstance(since, int | float) else ""
+    lines = [f"{item['unit']}: {item['phase']}{age}", f"  {printable(str(item['text']), 400)}"]
+    if item["systemd"]:
+        systemd = item["systemd"]
+        lines.append(f"  systemd: {systemd['active']} ({systemd['sub']}), {systemd['restarts']} automatic restarts")
+    lines += [_gpu_line(gpu) for gpu in item["gpus"] if isinstance(gpu, dict)]
+    lines += [
+        f"  {probe.get('probe')}: {printable(str(probe.get('text')), 200)} in {probe.get('seconds')} s"
+        for probe in item["probes"]
+        if isinstance(probe, dict)
+    ]
+    end = item["last_end"]
+    if isinstance(end, dict):
+        lines.append(f"  last end: {printable(str(end.get('reason')), 60)}: {printable(str(end.get('text')), 400)}")
+    return "\n".join(lines)
+
+
+def _gpu_line(gpu: dict[str, Any]) -> str:
+    used, total, own = gpu.get("memory_used"), gpu.get("memory_total"), gpu.get("memory_own")
+    mine = f", {show_size(own)} of it this unit's" if own is not None else ""
+    return f"  GPU {gpu.get('index')}: {show_size(used)} of {show_size(total)} used{mine}"
+
+
+def _follow(unit: UnitName, layout: Layout, *, as_json: bool) -> int:
+    """One line per change. Exit status 0 only where the end of it is "ready"."""
+    last = ""
+    while True:
+        item = document(unit, layout)
+        text = f"{item['phase']}: {printable(str(item['text']), 400)}"
+        if text != last:
+            last = text
+            if as_json:
+                import json
+
+                print(json.dumps(item), flush=True)
+            else:
+                print(text, flush=True)
+        if item["phase"] in ENDED:
+            return Exit.OK if item["phase"] == Phase.READY else Exit.TEMPFAIL
+        time.sleep(FOLLOW_SECONDS)
