@@ -185,11 +185,16 @@ def _ended(hook: Hook, result: SweepResult, before: str) -> Exit:
     hook.phase = Phase.FAILED if failed else Phase.DOWN
     if result.status is Exit.OK:
         text = before if failed and before else "stopped"
-        hook.say(f"{text}; GPUs: {result.text}", last_end=_last_end(before))
+        hook.say(f"{text}; GPUs: {result.text}", last_end=_last_end(before), **_afterwards(result))
         return Exit.OK
     hook.phase = Phase.FAILED
-    hook.say(f"after the stop: {result.text}", last_end=_last_end(result.text))
+    hook.say(f"after the stop: {result.text}", last_end=_last_end(result.text), **_afterwards(result))
     return result.status
+
+
+def _afterwards(result: SweepResult) -> dict[str, object]:
+    """What of the run's state no longer holds."""
+    return {"gpus": [_gpu_state(gpu) for gpu in result.gpus], "probes": [], "engine_pid": None}
 
 
 def _last_end(text: str) -> dict[str, str]:

@@ -53,14 +53,14 @@ def scene_for(unit: UnitName | None, config: Config | None) -> Scene:
 
 def holders(unit: UnitName | None, layout: Layout, *, as_json: bool) -> int:
     """Prints every holder with its verdict, for one unit or (as the default policy sees it) for all GPUs."""
+    unit = unit or _only(layout)
     config = load_config(layout, unit) if unit else None
     with GpuProbe() as probe:
         observer = Observer(probe)
         view = probe.view(NVML_SECONDS)
         claim = _claim_of(config, view)
-        seen = observer.look(scene_for(unit, config), claim, config.sweep.free_below if config else 512 << 20, view)
-    shown = [item for item in seen.judged if item.process.devices and item.process.pid not in probe.pids]
-    shown = [item for item in shown if item.process.pid not in observer.ours()]
+        seen = observer.look(scene_for(unit, config), claim, config.sweep.free_below if config else sys.maxsize, view)
+    shown = [item for item in seen.judged if item.process.devices and item.rule != "ourselves"]
     if as_json:
         print_json({"schema": 1, "sight": sight_json(seen.sight), "holders": [holder_json(item) for item in shown]})
     else:
@@ -68,6 +68,12 @@ def holders(unit: UnitName | None, layout: Layout, *, as_json: bool) -> int:
 
         holders_table(shown, view, seen.sight)
     return Exit.OK
+
+
+def _only(layout: Layout) -> UnitName | None:
+    """The managed unit, where there is just one: its policy is what a person means by a verdict then."""
+    units = managed_units(layout)
+    return units[0] if len(units) == 1 else None
 
 
 def _claim_of(config: Config | None, view: GpuView) -> list[str]:

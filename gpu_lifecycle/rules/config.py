@@ -23,12 +23,8 @@ from gpu_lifecycle.rules.text import printable
 from gpu_lifecycle.rules.toml_lines import Key, key_lines, line_of, read_toml
 
 # Set by systemd or by the daemon for one process or one run; a fixed value would lie to whoever reads it.
-_RESERVED = re.compile(
-    r"NOTIFY_SOCKET|WATCHDOG_(USEC|PID)|INVOCATION_ID|LISTEN_(FDS|PID|FDNAMES)|GPU_LIFECYCLE_\w*"
-)
-_GPU = re.compile(
-    r"[0-9]{1,4}|GPU-[0-9a-z-]{4,}|(PCI:)?([0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(\.[0-7])?", re.IGNORECASE
-)
+_RESERVED = re.compile(r"NOTIFY_SOCKET|WATCHDOG_(USEC|PID)|INVOCATION_ID|LISTEN_(FDS|PID|FDNAMES)|GPU_LIFECYCLE_\w*")
+_GPU = re.compile(r"[0-9]{1,4}|GPU-[0-9a-z-]{4,}|(PCI:)?([0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(\.[0-7])?", re.IGNORECASE)
 
 
 def _some_time(value: object) -> float:
@@ -49,6 +45,12 @@ def _min_used(value: object) -> Literal["auto"] | int:
     return "auto" if value == "auto" else _some_memory(value)
 
 
+def _engine(value: object) -> str:
+    if isinstance(value, str) and value in engines.ENGINES:
+        return value
+    raise WrongValueError(*_choice(list(engines.ENGINES), value))
+
+
 def _claim(value: object) -> Literal["all"] | tuple[str | int, ...]:
     cure = 'write "all", or a list such as [0, 1] or ["GPU-5a0c…", "0000:3b:00.0"]'
     if value == "all":
@@ -66,20 +68,14 @@ def _claim(value: object) -> Literal["all"] | tuple[str | int, ...]:
 def _command(value: object) -> tuple[str, ...]:
     example = 'command = ["/opt/sglang/bin/python", "-m", "sglang.launch_server"]'
     if isinstance(value, str):
-        raise WrongValueError(
-            "it is one text, and no shell splits it", _as_list(value) or f"write a list: {example}"
-        )
+        raise WrongValueError("it is one text, and no shell splits it", _as_list(value) or f"write a list: {example}")
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-        raise WrongValueError(
-            "it is not a list of texts", f"put every word in quotes, numbers too: {example}"
-        )
+        raise WrongValueError("it is not a list of texts", f"put every word in quotes, numbers too: {example}")
     if not value:
         raise WrongValueError("it is empty", f"write the program and its options: {example}")
     if not value[0].startswith("/"):
         name = printable(value[0], 60)
-        raise WrongValueError(
-            f'"{name}" is not an absolute path', f"write where it is; command -v {name} shows it"
-        )
+        raise WrongValueError(f'"{name}" is not an absolute path', f"write where it is; command -v {name} shows it")
     if any("\0" in word for word in value):
         raise WrongValueError("it has a NUL in a word, which no program can be given", "take it out")
     return tuple(value)
@@ -109,9 +105,7 @@ def _environment(value: object) -> dict[str, str]:
         if _RESERVED.fullmatch(name):
             raise WrongValueError("systemd and this daemon set it anew for each run", "leave it out", (name,))
         if not isinstance(text, str) or "\0" in text:
-            raise WrongValueError(
-                "a variable is text without NUL", f'put it in quotes: {name} = "…"', (name,)
-            )
+            raise WrongValueError("a variable is text without NUL", f'put it in quotes: {name} = "…"', (name,))
     return dict(value)
 
 
@@ -125,7 +119,6 @@ def _url(value: object) -> str:
     return value
 
 
-_Engine = Literal["sglang", "vllm", "llama.cpp", "tgi", "triton", "tensorrt-llm", "ollama", "custom"]
 _Text = Annotated[str, Field(min_length=1)]
 _Count = Annotated[int, Field(ge=1, le=4096)]
 _Time = Annotated[float, PlainValidator(parse_duration)]
@@ -143,7 +136,7 @@ class Server(_Section):
     ``url``, ``model``, ``draft_model`` and ``tp`` override what the command says.
     """
 
-    engine: _Engine = "sglang"
+    engine: Annotated[str, PlainValidator(_engine)] = "sglang"
     command: Annotated[tuple[str, ...], PlainValidator(_command)]
     url: Annotated[str, PlainValidator(_url)] | None = None
     model: _Text | None = None
@@ -298,11 +291,11 @@ def _explain(entry: Mapping[str, Any]) -> _Problem:
     wrong = entry.get("ctx", {}).get("error")
     if isinstance(wrong, WrongValueError):
         # a command or a variable may hold a key or a password
-        shown = "this value" if key[1:] in (("command",), ("environment",)) else _shown(value)
+        shown = "this value" if key[1:] in (("command",), ("environment",), ("url",)) else _shown(value)
         return _Problem((*key, *wrong.at), f"cannot use {shown}: {wrong.reason}", wrong.cure)
     reason, cure = _REASONS.get(kind, (entry["msg"], ""))
     if kind == "literal_error":
-        reason, cure = _choice(key, value)
+        reason, cure = _choice(list(get_args(_SECTIONS[key[0]].model_fields[key[1]].annotation)), value)
     return _Problem(key, f"cannot use {_shown(value)}: {reason}", cure)
 
 
@@ -342,8 +335,8 @@ def _nearest(key: Key) -> str:
     return f"known here: {', '.join(known)}"
 
 
-def _choice(key: Key, value: object) -> tuple[str, str]:
-    choices = [str(choice) for choice in get_args(_SECTIONS[key[0]].model_fields[key[1]].annotation)]
+def _choice(choices: list[str], value: object) -> tuple[str, str]:
+    """Reason and cure for a value that is none of ``choices``."""
     near = difflib.get_close_matches(value.lower(), choices, 1) if isinstance(value, str) else []
     reason = f"it is none of {', '.join(choices)}"
     return reason, f'did you mean "{near[0]}"?' if near else f'write it like "{choices[0]}"'

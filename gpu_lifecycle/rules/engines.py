@@ -119,9 +119,7 @@ _TABLE = (
         name_options=("--served-model-name",),
         ready_path="/health",
         live_path="/health",  # asks nothing of the workers: only a generation proves life
-        generate=Request(
-            "POST", "/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1, "temperature": 0}
-        ),
+        generate=Request("POST", "/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1, "temperature": 0}),
         worker_title=r"^VLLM::(EngineCore|Worker|APIServer|DPCoordinator)",
         drain_options=("--shutdown-timeout",),
     ),
@@ -215,7 +213,7 @@ ENGINES: dict[str, Engine] = {engine.name: engine for engine in _TABLE}
 
 
 def option(argv: Sequence[str], names: Sequence[str]) -> str | None:
-    """The value of the last of ``names`` in ``argv``: ``--opt value`` or ``--opt=value``, up to a lone ``--``
+    """The value of the last of ``names`` in ``argv``: ``--opt value`` or ``--opt=value``; ``--`` ends them.
 
     None: not there; an empty text: there without a value. ``--tp_size`` and ``--tp-size`` are the same option
     (vLLM takes both, TensorRT-LLM only the first, none gives them two meanings).
@@ -223,7 +221,7 @@ def option(argv: Sequence[str], names: Sequence[str]) -> str | None:
     wanted = {_spelling(name) for name in names}
     found: str | None = None
     words = list(argv[: argv.index("--")] if "--" in argv else argv)
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         if name.startswith("-") and _spelling(name) in wanted:
             found = value if equals else following
@@ -261,7 +259,7 @@ def endpoint(engine: Engine, argv: Sequence[str], env: Mapping[str, str]) -> End
 
 
 def _ollama(engine: Engine, value: str) -> Endpoint:
-    """OLLAMA_HOST: ``host``, ``host:port``, ``:port``, or a URL with its scheme's port (Ollama's envconfig)."""
+    """OLLAMA_HOST: ``host``, ``host:port``, ``:port``, or a URL with its scheme's port (Ollama, envconfig)."""
     scheme, _, rest = value.strip(" \"'").rpartition("://")
     rest = rest.split("/", 1)[0]
     match = re.fullmatch(r"(\[[^\]]*\]|[^:]*):([^:]*)", rest)
@@ -273,9 +271,7 @@ def _ollama(engine: Engine, value: str) -> Endpoint:
 
 def model_of(engine: Engine, argv: Sequence[str], env: Mapping[str, str]) -> str | None:
     """The model's path or name on the command line (or in the engine's variable); None: not said there."""
-    return (
-        option(argv, engine.model_options) or _positional(engine, argv) or env.get(engine.model_env) or None
-    )
+    return option(argv, engine.model_options) or _positional(engine, argv) or env.get(engine.model_env) or None
 
 
 def _positional(engine: Engine, argv: Sequence[str]) -> str | None:

@@ -48,39 +48,55 @@ def classify(code: str, text: str = "") -> GpuError:
     return GpuError(code, f"{meaning} (NVML {code}{': ' + detail if detail else ''})", kind, cure)
 
 
-def view_from(answer: Mapping[str, Any], at: float) -> GpuView:
+def view_from(answer: Any, at: float) -> GpuView:
     """Turns a helper's answer into facts. Anything that is not of the expected shape is an error, not a number."""
-    error = answer.get("error")
-    if isinstance(error, Mapping):
-        return GpuView((), error=classify(str(error.get("code")), str(error.get("text", ""))), at=at)
+    error = _error(answer)
+    if error:
+        return GpuView((), error=error, at=at)
     gpus = answer.get("gpus")
-    if not isinstance(gpus, list):
+    if not isinstance(gpus, list) or not all(isinstance(seen, Mapping) for seen in gpus):
         return GpuView((), error=classify("garbled"), at=at)
     return GpuView(tuple(_gpu(seen) for seen in gpus), driver=printable(str(answer.get("driver", "")), 40), at=at)
 
 
-def _gpu(seen: Mapping[str, Any]) -> Gpu:
+def _error(seen: Any) -> GpuError | None:
+    """The error that an answer, or one GPU of it, holds."""
+    if not isinstance(seen, Mapping):
+        return classify("garbled")
     error = seen.get("error")
+    if isinstance(error, Mapping):
+        return classify(str(error.get("code")), str(error.get("text", "")))
+    return None if error is None else classify("garbled")
+
+
+def _gpu(seen: Mapping[str, Any]) -> Gpu:
+    found, index = _error(seen), _number(seen.get("index"))
     total, used = _number(seen.get("total")), _number(seen.get("used"))
-    found = classify(str(error.get("code")), str(error.get("text", ""))) if isinstance(error, Mapping) else None
+    listed = seen.get("processes")
+    processes = _processes(listed)
+    if found is None and (index is None or (processes is None and listed is not None)):
+        found, total, used = classify("garbled"), None, None
     if found is None and not total:
         found, total, used = classify("no-total"), None, None
-    listed = seen.get("processes")
     return Gpu(
         uuid=printable(str(seen.get("uuid") or f"unknown-{seen.get('index')}"), 96),
-        index=_number(seen.get("index")) or 0,
+        index=-1 if index is None else index,
         minor=_number(seen.get("minor")),
         pci=printable(str(seen.get("pci", "")), 32),
         name=printable(str(seen.get("name", "")), 96),
         total=total,
         used=used,
-        processes=_processes(listed) if isinstance(listed, list) else None,
+        processes=processes,
         error=found,
     )
 
 
-def _processes(listed: list[Any]) -> tuple[GpuProcess, ...]:
-    return tuple(GpuProcess(int(pid), _number(memory)) for pid, memory in listed)
+def _processes(listed: Any) -> tuple[GpuProcess, ...] | None:
+    """None for what is no list of pairs that begin with a pid."""
+    if not isinstance(listed, list):
+        return None
+    pairs = [pair for pair in listed if isinstance(pair, list) and len(pair) == 2 and _number(pair[0]) is not None]
+    return tuple(GpuProcess(pid, _number(memory)) for pid, memory in pairs) if len(pairs) == len(listed) else None
 
 
 def _number(value: Any) -> int | None:

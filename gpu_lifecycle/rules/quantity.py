@@ -88,9 +88,7 @@ def parse_size(value: object) -> int:
     number, unit = match.groups()
     if unit not in _BYTES:
         raise _no_unit_of_size(number, unit)
-    size = (
-        int(number) * _BYTES[unit] if number.isdigit() and len(number) < 20 else float(number) * _BYTES[unit]
-    )
+    size = int(number) * _BYTES[unit] if number.isdigit() and len(number) < 20 else float(number) * _BYTES[unit]
     if size > _LARGEST:
         raise WrongValueError("a size is at most 1048576TiB", _SIZE_CURE)
     return round(size)
@@ -119,9 +117,7 @@ def _text(value: object, kind: str, unit: str, cure: str) -> str:
         return text
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         # only a number of a sane size is printed: a huge one has no short form, and nan has no meaning
-        raise WrongValueError(
-            f"a {kind} needs a unit", f'write "{value}{unit}"' if 0 <= value < 1e9 else cure
-        )
+        raise WrongValueError(f"a {kind} needs a unit", f'write "{value}{unit}"' if 0 <= value < 1e9 else cure)
     raise WrongValueError(f"a {kind} is text in quotes", cure)
 
 

@@ -7,9 +7,7 @@ import re
 # Characters that draw nothing although Unicode calls them letters or marks, so that isprintable() lets them
 # pass (Unicode's Default_Ignorable_Code_Point, DerivedCoreProperties.txt): two names that look alike must not
 # read alike.
-_INVISIBLE = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-)
+_INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 _ELLIPSIS = "…"
 
 

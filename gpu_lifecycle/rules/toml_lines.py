@@ -32,16 +32,10 @@ def read_toml(text: str, file: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         reason = printable(str(error), 300)
     except (ValueError, RecursionError) as error:  # neither has a place, and their words are about Python
-        reason = (
-            "lists lie too deep in one another"
-            if isinstance(error, RecursionError)
-            else "a number is too long"
-        )
+        reason = "lists lie too deep in one another" if isinstance(error, RecursionError) else "a number is too long"
     where = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", reason)
     line = None if not where else int(where[1]) if where[1] else text.count("\n") + 1
-    cure = next(
-        (cure for start, cure in _TOML_CURES.items() if reason.startswith(start)), "see https://toml.io"
-    )
+    cure = next((cure for start, cure in _TOML_CURES.items() if reason.startswith(start)), "see https://toml.io")
     raise ConfigError(f"cannot read this as TOML: {reason}", hint=cure, file=file, line=line)
 
 

@@ -34,9 +34,7 @@ def read_config_text(path: str) -> str:
     try:
         data = _read(path, 0)
     except _UnfitError as error:
-        raise ConfigError(
-            f"cannot read the config: it {error}", hint="put a TOML file there", file=path
-        ) from None
+        raise ConfigError(f"cannot read the config: it {error}", hint="put a TOML file there", file=path) from None
     except OSError as error:
         raise _unreadable(path, error) from None
     try:
@@ -115,8 +113,8 @@ def _read(path: str, flags: int) -> bytes:
 def write_state(path: str, value: dict[str, object]) -> None:
     """Replace the file at ``path`` by ``value`` as JSON in one step: a reader sees the old or the new one.
 
-    It is world-readable (0644); missing directories are made (0755). The directory is opened without following
-    a link and all else happens inside it, so a link planted at either name cannot steer the write elsewhere.
+    It is world-readable (0644); missing directories are made (0755). The directory is opened through no
+    link and all else happens inside it, so a link planted at either name cannot steer the write elsewhere.
     Nothing is synced: ``/run`` does not outlive the machine's power. Raises NotPermittedError, or
     LifecycleError with the place; no temporary file stays.
     """
@@ -194,10 +192,6 @@ _WRITE_HINTS = {
 def _unwritable(path: str, error: OSError) -> LifecycleError:
     reason = os.strerror(error.errno or errno.EIO)
     if error.errno in (errno.EACCES, errno.EPERM):
-        return NotPermittedError(
-            f"cannot write {path}: {reason}", hint="run this as root or as the unit's user"
-        )
-    hint = _WRITE_HINTS.get(error.errno or 0, "look at its directory: ls -ld {0}").format(
-        os.path.dirname(path)
-    )
+        return NotPermittedError(f"cannot write {path}: {reason}", hint="run this as root or as the unit's user")
+    hint = _WRITE_HINTS.get(error.errno or 0, "look at its directory: ls -ld {0}").format(os.path.dirname(path))
     return LifecycleError(f"cannot write {path}: {reason}", hint=hint)

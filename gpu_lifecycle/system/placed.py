@@ -151,7 +151,8 @@ class Placed:
         for path in map(self._path, folders):
             with _told(path), contextlib.suppress(FileExistsError):
                 os.mkdir(path)
-                os.chmod(path, 0o755)  # whatever the umask: the unit's user reads below it
+                # Whatever the umask: the unit's user has to read below it.
+                os.chmod(path, 0o755)  # noqa: S103
 
     def _take(self, place: str) -> Outcome:
         if self._digest(place) is None:

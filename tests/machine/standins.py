@@ -1,0 +1,20 @@
+"""The stand-ins inside the machine: the NVML library and the device holder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from .disk import Disk
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "standins"))
+
+from build import build
+
+HOLDER = "/usr/local/libexec/gpu-holder"
+
+
+def install_standins(disk: Disk) -> None:
+    built = build()
+    disk.copy(built.nvml, f"{disk.library_folder()}/libnvidia-ml.so.1", 0o644)
+    disk.copy(built.holder, HOLDER, 0o755)

@@ -1,0 +1,165 @@
+"""A managed unit on a test machine: its config, its engine, and what its journal says."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.machine import Machine
+
+UNIT = "sglang-kimi.service"
+CONFIG = "/etc/gpu-lifecycle/sglang-kimi.toml"
+ENGINE = "/opt/gpu-lifecycle/standins/sglang_standin"
+HOLDER = "/usr/local/libexec/gpu-holder"
+GIB = 1 << 30
+
+
+@dataclass
+class Site:
+    """One machine with sglang-kimi installed; options go to the stand-in engine."""
+
+    machine: Machine
+    options: list[str] = field(default_factory=list)
+    planted: list[int] = field(default_factory=list)
+
+    def configure(self, *engine: str, tp: int = 8, port: int = 30000, extra: str = "", policy: str = "dedicated") -> None:
+        """Writes the config; ``extra`` is more TOML, whole tables."""
+        words = ["/usr/bin/python3", "-I", ENGINE, "--model-path", "/models/kimi", "--tp", str(tp), "--port", str(port)]
+        words += ["--log-level-http", "warning", "--load-seconds", "1", "--warmup-seconds", "0.3", *engine]
+        text = f"""
+[server]
+engine = "sglang"
+command = {json.dumps(words)}
+[gpus]
+claim = "all"
+count = {tp}
+[sweep]
+policy = "{policy}"
+term_grace = "2s"
+exit_deadline = "5s"
+memory_deadline = "6s"
+"""
+        self.machine.write(CONFIG, text + (extra or '[watch]\ninterval = "500ms"\ntimeout = "2s"\n[stop]\ndrain = "5s"\n'))
+
+    def systemctl(self, verb: str, *words: str, check: bool = True, timeout: float = 60) -> str:
+        done = self.machine.run(["systemctl", verb, UNIT, *words], check=check, timeout=timeout)
+        return str(done.stdout)
+
+    def start(self, *, wait: bool = True) -> None:
+        self.systemctl("start", *([] if wait else ["--no-block"]))
+
+    def stop(self) -> None:
+        self.systemctl("stop")
+
+    def show(self, name: str) -> str:
+        done = self.machine.run(["systemctl", "show", UNIT, "-P", name], check=True)
+        return str(done.stdout).strip()
+
+    def state(self) -> str:
+        return self.show("ActiveState")
+
+    def wait_state(self, *states: str, timeout: float = 30) -> None:
+        self.machine.wait(lambda: self.state() in states, timeout, f"{UNIT} to be {' or '.join(states)}")
+
+    def cli(self, *words: str, check: bool = False) -> dict[str, Any]:
+        """The JSON of one of our own commands, run as root in the machine."""
+        done = self.machine.run(["gpu-lifecycle", *words, "--json"], check=check, timeout=60)
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    def events(self, word: str = "", *, boot: bool = True) -> list[dict[str, Any]]:
+        """Our events in the unit's journal, in order; one kind, or all."""
+        lines = self.machine.journal(UNIT, *(["-b"] if boot else []))
+        ours = [line for line in lines if line.get("GPU_LIFECYCLE_EVENT")]
+        return [line for line in ours if not word or line["GPU_LIFECYCLE_EVENT"] == word]
+
+    def messages(self, word: str = "") -> str:
+        return "\n".join(str(line["MESSAGE"]) for line in self.events(word))
+
+    def orphan(self, *options: str, gpu: int = 1, gib: int = 76) -> int:
+        """A process that nobody answers for: daemonised, in no unit, with memory on one GPU. Returns its pid there."""
+        words = ["--gpu", str(gpu), "--ctl", "--uvm", "--memory", f"{gpu}={gib * GIB}", "--daemonize", *options]
+        return self.plant("orphan", *words)
+
+    def plant(self, name: str, *words: str, program: str = HOLDER) -> int:
+        pidfile = f"/run/{name}.pid"
+        self.machine.run(["rm", "-f", pidfile])
+        line = shlex.join([program, *words, "--pidfile", pidfile])
+        self.machine.run(["sh", "-c", f"{line} >/dev/null 2>&1 </dev/null"], check=True)  # or it would keep our pipe open
+        return self.planted_pid(pidfile)
+
+    def planted_pid(self, pidfile: str) -> int:
+        self.machine.wait(lambda: bool(self.machine.run(["cat", pidfile]).stdout.strip()), 10, f"{pidfile} to be written")
+        pid = int(self.machine.read(pidfile))
+        self.planted.append(pid)
+        return pid
+
+    def service_holder(self, unit: str, *words: str, program: str = HOLDER, properties: tuple[str, ...] = ()) -> int:
+        """A holder that is the main process of a live service of its own."""
+        options = [word for item in properties for word in ("-p", item)]
+        self.machine.run(["systemd-run", "--quiet", "--collect", f"--unit={unit}", *options, program, *words], check=True)
+        pid = int(str(self.machine.run(["systemctl", "show", unit, "-P", "MainPID"], check=True).stdout))
+        self.machine.wait(lambda: self.holds(pid), 10, f"{unit} to hold its GPU")
+        self.planted.append(pid)
+        return pid
+
+    def service_holder_free(self, unit: str, *words: str) -> int:
+        """A live service that listens on a port and holds no GPU."""
+        self.machine.run(["systemd-run", "--quiet", "--collect", f"--unit={unit}", HOLDER, *words], check=True)
+        pid = int(str(self.machine.run(["systemctl", "show", unit, "-P", "MainPID"], check=True).stdout))
+        port = words[words.index("--listen") + 1]
+        self.machine.wait(lambda: port in str(self.machine.run(["ss", "-Hltn"]).stdout), 10, f"{unit} to listen")
+        self.planted.append(pid)
+        return pid
+
+    def holds(self, pid: int) -> bool:
+        done = self.machine.run(["sh", "-c", f"ls -l /proc/{pid}/fd"])
+        return "/dev/nvidia" in str(done.stdout)
+
+    def alive(self, pid: int) -> bool:
+        """True while the process has a thread that runs; a zombie is gone."""
+        text = str(self.machine.run(["cat", f"/proc/{pid}/stat"]).stdout)
+        return bool(text) and text.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+    def engine_pids(self) -> list[int]:
+        """Processes in the unit's cgroup."""
+        done = self.machine.run(["sh", "-c", f"cat /sys/fs/cgroup/system.slice/{UNIT}/cgroup.procs"])
+        return [int(line) for line in str(done.stdout).split()]
+
+    def workers(self) -> dict[int, int]:
+        """Pid of each scheduler by its rank, from their titles."""
+        found: dict[int, int] = {}
+        for pid in self.engine_pids():
+            title = str(self.machine.run(["sh", "-c", f"tr '\\0' ' ' < /proc/{pid}/cmdline"]).stdout)
+            if title.startswith("sglang::scheduler_TP"):
+                found[int(title.split("_TP")[1].split()[0])] = pid
+        return found
+
+    def used(self) -> int:
+        """Bytes used on all GPUs, as NVML says."""
+        return sum(gpu["memory_used"] for gpu in self.cli("gpus")["gpus"])
+
+    def kill(self, *pids: int, number: str = "KILL") -> None:
+        """Exactly these processes, by pid inside the machine."""
+        self.machine.run(["sh", "-c", f"kill -{number} {shlex.join(str(pid) for pid in pids)}"])
+
+    def reset(self) -> None:
+        """Back to a machine where nothing runs: for the next test."""
+        self.systemctl("stop", check=False)
+        self.systemctl("reset-failed", check=False)
+        if any(self.alive(pid) for pid in self.planted):
+            self.kill(*self.planted)
+        self.planted.clear()
+        self.machine.nvml.clear("error")
+        self.machine.nvml.clear("delay")
+        self.machine.nvml.clear("hidden")
+        self.machine.nvml.clear("process")
+        self.machine.nvml.clear("linger")
+        self.machine.run(["journalctl", "--rotate", "--vacuum-time=1s"])
+
+    def engine_main(self) -> int:
+        """The engine's main process, from the state file."""
+        state = json.loads(self.machine.read("/run/gpu-lifecycle/sglang-kimi/state.json"))
+        return int(state["engine_pid"])

@@ -1,0 +1,160 @@
+"""A start on a machine where things were left, and what READY=1 means."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.systemd.site import GIB, Site
+
+pytestmark = pytest.mark.machine
+
+
+def test_orphan_is_reaped_and_bystanders_are_spared(site: Site) -> None:
+    """Field cases F1 and F2: a daemonised orphan with 76 GiB on GPU 1; persistenced and another user's job beside it."""
+    site.machine.run(["cp", "/usr/local/libexec/gpu-holder", "/usr/bin/nvidia-persistenced"], check=True)
+    every = [word for gpu in range(8) for word in ("--gpu", str(gpu))]
+    bystander = site.service_holder(
+        "nvidia-persistenced", *every, "--ctl", "--signals", "/run/signals", program="/usr/bin/nvidia-persistenced"
+    )
+    monitor = site.service_holder("someones-monitor", "--gpu", "1", "--ctl", "--signals", "/run/monitor-signals")
+    orphan = site.orphan("--title", "python -m old_engine")
+    stubborn = site.plant("stubborn", "--gpu", "2", "--uvm", "--memory", f"2={40 * GIB}", "--daemonize", "--ignore-term")
+    site.start()
+    assert site.state() == "active"
+    assert not site.alive(orphan)
+    assert not site.alive(stubborn)
+    assert site.alive(bystander)
+    assert site.alive(monitor)
+    assert site.machine.run(["cat", "/run/signals", "/run/monitor-signals"]).stdout == ""
+    reaped = {event["OBJECT_PID"]: event for event in site.events("holder-reaped")}
+    assert set(reaped) == {str(orphan), str(stubborn)}
+    assert reaped[str(orphan)]["GPU_LIFECYCLE_RULE"] == "orphan"
+    assert "SIGTERM, then SIGKILL" in reaped[str(stubborn)]["MESSAGE"]
+    assert {event["OBJECT_PID"] for event in site.events("holder-spared")} == {str(bystander), str(monitor)}
+
+
+def test_ready_is_told_with_what_was_seen(site: Site) -> None:
+    site.start()
+    document = site.cli("status", "sglang-kimi")
+    assert document["phase"] == "ready"
+    assert [gpu["memory_own"] for gpu in document["gpus"]] == [72 * GIB] * 8
+    assert document["probes"][0]["code"] == 200
+    assert "ready: kimi on 8 GPUs" in site.show("StatusText")
+    words = [event["GPU_LIFECYCLE_EVENT"] for event in site.events()]
+    order = ["sweep-finished", "start-allowed", "engine-started", "ready"]
+    assert [word for word in words if word in order] == order
+
+
+@pytest.mark.parametrize(
+    ("misbehaviour", "words"),
+    [
+        (["--misbehave", "skip-gpu=3"], "GPU 3 has"),
+        (["--misbehave", "no-memory"], "GPU 0 has"),
+        (["--misbehave", "early-health", "--load-seconds", "60"], "of this unit's own on each GPU"),
+        (["--misbehave", "unhealthy-forever"], "status 503"),
+        (["--misbehave", "never-listens"], "nobody listens"),
+        (["--misbehave", "garbage-health"], "no usable answer"),
+        (["--misbehave", "huge-health"], "health endpoint"),
+        (["--misbehave", "redirect-health"], "status 30"),
+        (["--misbehave", "health-lies", "--misbehave", "skip-gpu=0"], "GPU 0 has"),
+    ],
+)
+def test_not_ready_and_says_why(site: Site, misbehaviour: list[str], words: str) -> None:
+    """Field case F20 and its kind: a green endpoint alone is nothing."""
+    site.configure(*misbehaviour)
+    site.start(wait=False)
+    site.machine.wait(lambda: words in site.show("StatusText"), 20, f"STATUS to say {words}")
+    assert site.state() == "activating"
+    assert not site.events("ready")
+    site.stop()
+    assert site.state() == "inactive"
+    assert site.show("Result") == "success"
+
+
+def test_memory_of_others_does_not_count(site: Site) -> None:
+    """The GPU is not empty, and yet the unit's own processes hold nothing of it."""
+    site.configure("--misbehave", "skip-gpu=3")
+    site.start(wait=False)
+    site.machine.wait(lambda: "engine-started" in [e["GPU_LIFECYCLE_EVENT"] for e in site.events()], 20, "the engine to be started")
+    site.service_holder("late-tenant", "--gpu", "3", "--uvm", "--memory", f"3={72 * GIB}")
+    site.machine.wait(lambda: "GPU 3 has 0 B" in site.show("StatusText"), 20, "STATUS to miss GPU 3")
+    assert site.state() == "activating"
+
+
+def test_a_stranger_that_answers_on_the_port_is_not_the_engine(site: Site) -> None:
+    """Field case F21: our engine has moved to another port, somebody else says 200 on ours."""
+    site.configure("--misbehave", "port-moves", "--load-seconds", "3")
+    site.start(wait=False)
+    site.machine.wait(lambda: bool(site.events("engine-started")), 20, "the engine to be started")
+    stranger = site.service_holder_free("stranger", "--listen", "30000")
+    site.machine.wait(lambda: "not this unit's" in site.show("StatusText"), 20, "STATUS to name the stranger")
+    assert site.state() == "activating"
+    assert not site.events("ready")
+    assert site.alive(stranger)
+
+
+def test_port_taken_by_a_stranger_is_refused_before_the_load(site: Site) -> None:
+    stranger = site.service_holder_free("stranger", "--listen", "30000")
+    site.start(wait=False)
+    site.machine.wait(lambda: bool(site.events("start-refused")), 20, "the start to be refused")
+    assert "port 30000" in site.messages("start-refused")
+    assert str(stranger) in site.messages("start-refused")
+    assert not site.events("engine-started")
+    assert site.alive(stranger)
+
+
+def test_a_leftover_on_the_port_is_reaped(site: Site) -> None:
+    orphan = site.orphan("--listen", "30000")
+    site.start()
+    assert not site.alive(orphan)
+    assert site.state() == "active"
+
+
+def test_a_tenant_in_the_way_is_refused_with_75_and_named(site: Site) -> None:
+    tenant = site.service_holder("tenant", "--gpu", "5", "--uvm", "--memory", f"5={30 * GIB}", "--signals", "/run/tenant")
+    site.start(wait=False)
+    site.machine.wait(lambda: bool(site.events("start-refused")), 20, "the start to be refused")
+    message = site.messages("start-refused")
+    assert "status 75" in message
+    assert str(tenant) in message
+    assert "systemctl stop tenant.service" in message
+    conflict = site.events("holder-conflict")[0]
+    assert (conflict["GPU_LIFECYCLE_RULE"], conflict["GPU_LIFECYCLE_VERDICT"]) == ("other-unit", "conflict")
+    site.machine.wait(lambda: site.show("SubState") == "auto-restart", 10, "systemd to try again later")
+    site.machine.run(["systemctl", "stop", "tenant"], check=True)
+    site.wait_state("active", timeout=40)
+
+
+@pytest.mark.parametrize(("policy", "reaped"), [("dedicated", True), ("owned", False), ("report", False)])
+def test_what_a_login_session_left(site: Site, policy: str, reaped: bool) -> None:
+    """Field case F3: nohup in a session whose shell is long gone."""
+    site.configure(policy=policy)
+    site.machine.login_session("alice", ["/usr/local/libexec/gpu-holder", "--gpu", "2", "--uvm", "--memory", f"2={20 * GIB}",
+                                         "--pidfile", "/tmp/session.pid"])  # fmt: skip
+    pid = site.planted_pid("/tmp/session.pid")
+    site.start(wait=False)
+    if reaped:
+        site.wait_state("active")
+        assert not site.alive(pid)
+        assert site.events("holder-reaped")[0]["GPU_LIFECYCLE_RULE"] in ("session", "terminal")
+    else:
+        site.machine.wait(lambda: bool(site.events("start-refused")), 20, "the start to be refused")
+        assert site.alive(pid)
+        assert f"kill {pid}" in site.messages("start-refused") or policy == "report"
+
+
+def test_hidden_memory_is_never_called_free(site: Site) -> None:
+    """Field case F11: held from another container; refused after the deadline, in words, and nobody is killed."""
+    site.machine.nvml.set(f"hidden 4 {10 * GIB}")
+    site.start(wait=False)
+    site.machine.wait(lambda: bool(site.events("start-refused")), 30, "the start to be refused")
+    assert "nobody that can be seen from here" in site.messages("start-refused")
+    assert not site.events("holder-reaped")
+
+
+def test_memory_that_lingers_is_waited_for(site: Site) -> None:
+    site.machine.nvml.set("linger 2000")
+    site.orphan()
+    site.start()
+    assert site.state() == "active"
+    assert float(site.messages("sweep-finished").split("sweep ended in ")[1].split()[0]) > 2.0
