@@ -42,11 +42,12 @@ install_packages() {
     [ "$(id -u)" = 0 ] ||
         fail "install$missing: only root may" "run it as root: sudo sh tools/setup.sh"
     echo "setup: installing$missing"
-    hint="is there a network? see the lines above"
     export DEBIAN_FRONTEND=noninteractive
-    run_quietly "read the package lists" "$hint" apt-get -q update
+    # One list that cannot be read, of some other vendor, need not stop us: the packages may be in the others.
+    apt-get -qq update >/dev/null 2>&1 || echo "setup: not every package list could be read" >&2
     # shellcheck disable=SC2086 # a list of words
-    run_quietly "install packages" "$hint" apt-get -q install -y --no-install-recommends $missing
+    run_quietly "install packages" "see the lines above; this needs a network" \
+        apt-get -q install -y --no-install-recommends $missing
 }
 
 find_python() { # the distribution's own first: it is what the packages above belong to
@@ -63,9 +64,12 @@ find_python() { # the distribution's own first: it is what the packages above be
 make_environment() {
     .venv/bin/python -c '' 2>/dev/null || run_quietly "make .venv" "" "$1" -m venv --clear .venv
     echo "setup: installing Python packages into .venv"
-    # Pip's waits between its tries take minutes where there is no network.
-    run_quietly "install Python packages" "is there a network? see the lines above" \
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --retries 2 --editable '.[dev]'
+    # Without a network, pip's waits between its tries would take minutes. The environment reaches the pip that it
+    # starts for the build too.
+    PIP_RETRIES=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+    export PIP_RETRIES PIP_DISABLE_PIP_VERSION_CHECK
+    run_quietly "install Python packages" "see the lines above; this needs a network, and leave to write here" \
+        .venv/bin/python -m pip install --quiet --editable '.[dev]'
 }
 
 stamp=.venv/setup-$(cat pyproject.toml tools/setup.sh | sha256sum | cut -c1-16)

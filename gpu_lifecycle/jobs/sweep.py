@@ -94,6 +94,7 @@ class Sweep:
         gpus, view = self.claim()
         uuids = [gpu.uuid for gpu in gpus]
         with hold_gpus(self.layout, uuids, LOCK_SECONDS, lambda text, left: self.show(f"{text}, {left:.0f} s left")):
+            self.journal.tell(Event("sweep-started", f"sweep of {len(uuids)} GPUs, policy {self.scene.policy}"))
             seen = self._reap_rounds(uuids, view)
             return self._conclude(seen, uuids, gpus)
 

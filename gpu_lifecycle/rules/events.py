@@ -157,8 +157,8 @@ def fields_of(event: Event, unit: str, run: str) -> dict[str, str]:
         "PRIORITY": str(kind.priority),
         "SYSLOG_IDENTIFIER": "gpu-lifecycle",
         "GPU_LIFECYCLE_EVENT": event.word,
-        "GPU_LIFECYCLE_UNIT": unit,
-        "GPU_LIFECYCLE_RUN": run,
+        "GPU_LIFECYCLE_UNIT": printable(unit, 260),
+        "GPU_LIFECYCLE_RUN": printable(run, 260),
     }
     fields.update({key: printable(value, 2000) for key, value in event.fields.items()})
     return {key: value for key, value in fields.items() if value}

@@ -27,6 +27,7 @@ _SYSTEM_BUS = "unix:path=/run/dbus/system_bus_socket"
 _ADDRESS = "DBUS_SYSTEM_BUS_ADDRESS"
 _TIMEOUT = "SYSTEMD_BUS_TIMEOUT"
 
+_BUS = (b"org.freedesktop.DBus", b"/org/freedesktop/DBus", b"org.freedesktop.DBus")
 _SYSTEMD = b"org.freedesktop.systemd1"
 _MANAGER = (_SYSTEMD, b"/org/freedesktop/systemd1", b"org.freedesktop.systemd1.Manager")
 _UNITS = b"/org/freedesktop/systemd1/unit"
@@ -37,7 +38,7 @@ _LOGIN_MANAGER = (_LOGIND, b"/org/freedesktop/login1", b"org.freedesktop.login1.
 _SESSION = b"org.freedesktop.login1.Session"
 
 # Errors by what they mean here. pystemd gives some a class and leaves others their name.
-_NO_UNIT = ("DBusNoSuchUnitError", "DBusUnixProcessIdUnknownError")
+_NO_UNIT = ("DBusNoSuchUnitError", "DBusUnixProcessIdUnknownError", "org.freedesktop.systemd1.NoUnitForPID")
 _NO_UNIT_FILE = ("DBusNoSuchUnitError", "DBusFileNotFoundError")
 _NO_SESSION = ("org.freedesktop.login1.NoSuchSession",)
 _DENIED = ("DBusAccessDeniedError", "DBusAuthFailedError", "DBusInteractiveAuthorizationRequiredError")
@@ -261,6 +262,8 @@ def _connect(limit: float) -> DBus:
         with _translated("reach the system bus"):
             connection = DBus()
             connection.open()
+            # Opening only begins; with this call the bus has let us in, and from here on the limit holds.
+            connection.call_method(*_BUS, b"GetId", [])
             return connection
     finally:
         if before is None:

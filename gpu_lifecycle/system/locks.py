@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from gpu_lifecycle.errors import BusyError, NotPermittedError
+from gpu_lifecycle.errors import BusyError, LifecycleError, NotPermittedError
 from gpu_lifecycle.facts import Layout
 
 
@@ -46,6 +46,8 @@ def _open(layout: Layout, uuid: str) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except PermissionError as error:
         raise NotPermittedError(f"cannot lock GPU {uuid} ({path}): {error.strerror}", hint="run as root") from error
+    except OSError as error:  # a planted link, a full or read-only file system
+        raise LifecycleError(f"cannot lock GPU {uuid} ({path}): {error.strerror}", hint=f"look at {layout.run_dir}") from error
 
 
 def _try(fd: int) -> bool:

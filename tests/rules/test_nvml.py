@@ -79,7 +79,7 @@ def test_a_gpu_that_cannot_be_read(change: dict[str, Any], code: str) -> None:
     assert broken.error
     assert broken.error.code == code
     assert sound.error is None
-    if code in ("no-total", "garbled"):
+    if "error" not in change:
         assert (broken.total, broken.used) == (None, None)
 
 
@@ -88,7 +88,10 @@ def test_used_memory_that_is_no_number_is_unknown(used: Any) -> None:
     assert view_from({"gpus": [GOOD | {"used": used}]}, 0.0).gpus[0].used is None
 
 
-@pytest.mark.parametrize("answer", [{}, {"gpus": None}, {"gpus": {}}, {"gpus": "x"}, {"gpus": [1]}, {"error": "x", "gpus": [GOOD]}, [], 7, None, "x"])
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"gpus": None}, {"gpus": {}}, {"gpus": "x"}, {"gpus": [1]}, {"error": "x", "gpus": [GOOD]}, [], 7, None, "x"],
+)
 def test_an_answer_of_another_shape_is_garbled(answer: Any) -> None:
     view = view_from(answer, 1.0)
     assert view.error
@@ -103,7 +106,7 @@ def test_an_error_hides_all_gpus() -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*GOOD, "gpus", "error", "code"]), inner, max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*GOOD, "gpus", "error"]), inner, max_size=9),
     max_leaves=30,
 )
 

@@ -159,7 +159,8 @@ def test_order() -> None:
     names = [name for name, _ in RULES]
     for first, then in [
         ("init", "ourselves"), ("ourselves", "current-run"), ("current-run", "leftover-cgroup"),
-        ("bystander", "leftover-cgroup"), ("leftover-cgroup", "protected"), ("protected", "leftover-marker"), ("container", "leftover-marker"),
+        ("bystander", "leftover-cgroup"), ("leftover-cgroup", "protected"), ("protected", "leftover-marker"),
+        ("container", "leftover-marker"),
         ("outside", "leftover-marker"), ("other-unit", "leftover-marker"), ("leftover-marker", "not-a-survivor"),
         ("not-a-survivor", "session"), ("not-a-survivor", "orphan"), ("parented", "orphan"),
     ]:  # fmt: skip

@@ -14,7 +14,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 FLAGS = ("-std=gnu11", "-O1", "-g0", "-Wall", "-Wextra", "-Wno-format-truncation", "-pthread")
 NVML = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1")
-SOURCES = {"libnvidia-ml.so.1": (HERE / "nvml" / "nvml.c", NVML), "gpu-holder": (HERE / "holder.c", ())}
+SOURCES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "libnvidia-ml.so.1": (("nvml/nvml.c", "nvml/world.c"), NVML),
+    "gpu-holder": (("holder.c",), ()),
+}
 CACHE = Path(tempfile.gettempdir()) / f"gpu-lifecycle-standins-{os.getuid()}"
 
 
@@ -49,8 +52,10 @@ def build(out_dir: Path | None = None) -> Built:
 
 def _digest() -> str:
     digest = hashlib.sha256(repr(FLAGS).encode())
-    for name, (source, flags) in SOURCES.items():
-        digest.update(repr((name, flags)).encode() + source.read_bytes())
+    for name, (sources, flags) in SOURCES.items():
+        digest.update(repr((name, sources, flags)).encode())
+    for source in sorted([*HERE.glob("*.c"), *HERE.glob("nvml/*.[ch]")]):
+        digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -58,6 +63,7 @@ def _compile(folder: Path) -> None:
     scratch = folder.with_suffix(".new")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
-    for name, (source, flags) in SOURCES.items():
-        subprocess.run(["gcc", *FLAGS, *flags, "-o", str(scratch / name), str(source)], check=True)
+    for name, (sources, flags) in SOURCES.items():
+        files = [str(HERE / source) for source in sources]
+        subprocess.run(["gcc", *FLAGS, *flags, "-o", str(scratch / name), *files], check=True)
     scratch.rename(folder)

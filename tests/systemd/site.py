@@ -43,6 +43,10 @@ memory_deadline = "6s"
 """
         self.machine.write(CONFIG, text + (extra or '[watch]\ninterval = "500ms"\ntimeout = "2s"\n[stop]\ndrain = "5s"\n'))
 
+    def ask(self, *words: str, user: str | None = None) -> str:
+        """What a command prints, whatever its exit status."""
+        return str(self.machine.run(list(words), check=False, user=user).stdout)
+
     def systemctl(self, verb: str, *words: str, check: bool = True, timeout: float = 60) -> str:
         done = self.machine.run(["systemctl", verb, UNIT, *words], check=check, timeout=timeout)
         return str(done.stdout)
@@ -85,13 +89,13 @@ memory_deadline = "6s"
 
     def plant(self, name: str, *words: str, program: str = HOLDER) -> int:
         pidfile = f"/run/{name}.pid"
-        self.machine.run(["rm", "-f", pidfile])
+        self.ask("rm", "-f", pidfile)
         line = shlex.join([program, *words, "--pidfile", pidfile])
         self.machine.run(["sh", "-c", f"{line} >/dev/null 2>&1 </dev/null"], check=True)  # or it would keep our pipe open
         return self.planted_pid(pidfile)
 
     def planted_pid(self, pidfile: str) -> int:
-        self.machine.wait(lambda: bool(self.machine.run(["cat", pidfile]).stdout.strip()), 10, f"{pidfile} to be written")
+        self.machine.wait(lambda: bool(self.ask("cat", pidfile).strip()), 10, f"{pidfile} to be written")
         pid = int(self.machine.read(pidfile))
         self.planted.append(pid)
         return pid
@@ -110,29 +114,27 @@ memory_deadline = "6s"
         self.machine.run(["systemd-run", "--quiet", "--collect", f"--unit={unit}", HOLDER, *words], check=True)
         pid = int(str(self.machine.run(["systemctl", "show", unit, "-P", "MainPID"], check=True).stdout))
         port = words[words.index("--listen") + 1]
-        self.machine.wait(lambda: port in str(self.machine.run(["ss", "-Hltn"]).stdout), 10, f"{unit} to listen")
+        self.machine.wait(lambda: port in self.ask("ss", "-Hltn"), 10, f"{unit} to listen")
         self.planted.append(pid)
         return pid
 
     def holds(self, pid: int) -> bool:
-        done = self.machine.run(["sh", "-c", f"ls -l /proc/{pid}/fd"])
-        return "/dev/nvidia" in str(done.stdout)
+        return "/dev/nvidia" in self.ask("sh", "-c", f"ls -l /proc/{pid}/fd")
 
     def alive(self, pid: int) -> bool:
         """True while the process has a thread that runs; a zombie is gone."""
-        text = str(self.machine.run(["cat", f"/proc/{pid}/stat"]).stdout)
+        text = self.ask("cat", f"/proc/{pid}/stat")
         return bool(text) and text.rpartition(")")[2].split()[0] not in ("Z", "X")
 
     def engine_pids(self) -> list[int]:
         """Processes in the unit's cgroup."""
-        done = self.machine.run(["sh", "-c", f"cat /sys/fs/cgroup/system.slice/{UNIT}/cgroup.procs"])
-        return [int(line) for line in str(done.stdout).split()]
+        return [int(line) for line in self.ask("cat", f"/sys/fs/cgroup/system.slice/{UNIT}/cgroup.procs").split()]
 
     def workers(self) -> dict[int, int]:
         """Pid of each scheduler by its rank, from their titles."""
         found: dict[int, int] = {}
         for pid in self.engine_pids():
-            title = str(self.machine.run(["sh", "-c", f"tr '\\0' ' ' < /proc/{pid}/cmdline"]).stdout)
+            title = self.ask("sh", "-c", f"tr '\\0' ' ' < /proc/{pid}/cmdline")
             if title.startswith("sglang::scheduler_TP"):
                 found[int(title.split("_TP")[1].split()[0])] = pid
         return found
@@ -143,7 +145,7 @@ memory_deadline = "6s"
 
     def kill(self, *pids: int, number: str = "KILL") -> None:
         """Exactly these processes, by pid inside the machine."""
-        self.machine.run(["sh", "-c", f"kill -{number} {shlex.join(str(pid) for pid in pids)}"])
+        self.ask("sh", "-c", f"kill -{number} {shlex.join(str(pid) for pid in pids)}")
 
     def reset(self) -> None:
         """Back to a machine where nothing runs: for the next test."""
@@ -157,7 +159,7 @@ memory_deadline = "6s"
         self.machine.nvml.clear("hidden")
         self.machine.nvml.clear("process")
         self.machine.nvml.clear("linger")
-        self.machine.run(["journalctl", "--rotate", "--vacuum-time=1s"])
+        self.ask("journalctl", "--rotate", "--vacuum-time=1s")
 
     def engine_main(self) -> int:
         """The engine's main process, from the state file."""

@@ -28,7 +28,7 @@ def test_enabled_rebooted_active_without_help(tmp_path: Path) -> None:
 
 def test_install_and_uninstall_leave_no_trace(tmp_path: Path) -> None:
     def files(machine: Machine) -> set[str]:
-        found = machine.run(["find", "/etc", "/usr/local", "/var/lib/gpu-lifecycle", "/run/gpu-lifecycle", "-xdev", "-newer", "/mark"])
+        found = machine.run(["find", "/etc", "/usr/local", "/var/lib/gpu-lifecycle", "/run/gpu-lifecycle", "-xdev", "-newer", "/mark"], check=False)
         return set(found.stdout.split()) - {"/etc", "/etc/systemd", "/usr/local"}
 
     with Machine(tmp_path, gpus=1) as machine:
@@ -43,7 +43,7 @@ def test_install_and_uninstall_leave_no_trace(tmp_path: Path) -> None:
         left = {path for path in files(machine) if "gpu-lifecycle" in path or "sglang" in path}
         assert left == set()
         assert machine.read("/etc/passwd") == users
-        assert machine.run(["systemctl", "cat", UNIT]).returncode != 0
+        assert machine.run(["systemctl", "cat", UNIT], check=False).returncode != 0
 
 
 def test_journal_has_the_fields_and_the_texts(site: Site) -> None:
@@ -76,5 +76,5 @@ def test_template_unit(site: Site) -> None:
         assert site.machine.run(["systemctl", "is-active", "gpu-lifecycle@small"]).stdout.strip() == "active"
         site.machine.run(["systemctl", "stop", "gpu-lifecycle@small"], check=True, timeout=60)
     finally:
-        site.machine.run(["systemctl", "stop", "gpu-lifecycle@small"])
+        site.ask("systemctl", "stop", "gpu-lifecycle@small")
         site.machine.run(["gpu-lifecycle", "uninstall", "gpu-lifecycle@small"], check=True)

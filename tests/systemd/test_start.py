@@ -25,7 +25,7 @@ def test_orphan_is_reaped_and_bystanders_are_spared(site: Site) -> None:
     assert not site.alive(stubborn)
     assert site.alive(bystander)
     assert site.alive(monitor)
-    assert site.machine.run(["cat", "/run/signals", "/run/monitor-signals"]).stdout == ""
+    assert site.ask("cat", "/run/signals", "/run/monitor-signals") == ""
     reaped = {event["OBJECT_PID"]: event for event in site.events("holder-reaped")}
     assert set(reaped) == {str(orphan), str(stubborn)}
     assert reaped[str(orphan)]["GPU_LIFECYCLE_RULE"] == "orphan"

@@ -1,0 +1,321 @@
+"""The life of one run: what each event does in each phase, exactly; and what no sequence of events may do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_lifecycle.errors import Exit
+from gpu_lifecycle.facts import Identity, Phase
+from gpu_lifecycle.rules.lifecycle import (
+    Effect,
+    EngineExited,
+    Finish,
+    Life,
+    LifeEvent,
+    Limits,
+    Looked,
+    Notify,
+    SignalAll,
+    SignalMain,
+    Started,
+    StopRequested,
+    Tell,
+    Tick,
+    step,
+)
+from gpu_lifecycle.rules.readiness import Health, Look, Needs, Socket, unmet
+
+GIB = 2**30
+LIMITS = Limits(
+    Needs({"GPU-a": 0, "GPU-b": 1}, min_used=GIB), stall=600, ceiling=3600, interval=5, probe_timeout=5, failures=3, drain=120,
+    term_grace=10, exit_deadline=30,
+)  # fmt: skip
+WORKERS = frozenset(Identity("boot", pid, 1) for pid in (11, 12))
+REFUSED = Health(None, "connection refused")
+OURS = Socket(listening=True, ours=True)
+
+
+def seen(gib: float | None = 2, socket: Socket = OURS, health: Health = Health(200, "status 200"), gone: int = 0, nvml: str = "") -> Looked:  # noqa: B008, E501
+    amount = None if gib is None else int(gib * GIB)
+    alive = frozenset(sorted(WORKERS, key=lambda item: item.pid)[gone:])
+    memory: dict[str, int | None] = {} if nvml else {"GPU-a": amount, "GPU-b": amount}
+    return Looked(Look(memory, socket, health, WORKERS, alive, nvml, "kimi"))
+
+
+EMPTY = seen(0, Socket(), REFUSED)
+GOOD = seen()
+SICK = seen(health=Health(503, "status 503"))
+STARTED = Started(10)
+
+# What comes of it, one word each: T:word an event, S the status line, M and A and K the signals, F:n the end, and lines.
+STALL_US = "EXTEND_TIMEOUT_USEC=630000000"
+
+
+def words(effects: tuple[Effect, ...]) -> list[str]:
+    said: list[str] = []
+    for effect in effects:
+        match effect:
+            case Notify(lines, status):
+                said += [*lines, *(["S"] if status else [])]
+            case Tell(event):
+                said.append(f"T:{event.word}")
+            case SignalMain():
+                said.append("M")
+            case SignalAll(kill):
+                said.append("K" if kill else "A")
+            case Finish(status):
+                said.append(f"F:{int(status)}")
+    return said
+
+
+def live(*moments: tuple[float, LifeEvent, str], life: Life | None = None) -> Life:
+    """Feeds events and asserts the words that each one yields."""
+    life = life or Life(LIMITS)
+    for now, event, wanted in moments:
+        life, effects = step(life, event, now)
+        assert " ".join(words(effects)) == wanted, (now, event)
+    return life
+
+
+BEGIN = (1000.0, STARTED, "S T:engine-started")
+LOADED = (1100.0, GOOD, "READY=1 WATCHDOG=1 S T:ready")
+READY = live(BEGIN, LOADED)
+STOP = StopRequested()
+DRAINING = live((1200, STOP, "STOPPING=1 S T:stop-requested M"), life=READY)
+
+
+@pytest.mark.parametrize(
+    ("first", "moments", "phase", "text"),
+    [
+        pytest.param(None, [BEGIN], "loading", "loading: engine started as process 10", id="begin"),
+        pytest.param(
+            None,
+            [BEGIN, (1001, EMPTY, "S"), (1010, seen(1, Socket(), REFUSED), STALL_US + " S"),
+             (1020, seen(2, Socket(), REFUSED), STALL_US + " S"),
+             (1030, seen(2, OURS, Health(503, "status 503")), STALL_US + " S T:phase-changed"), LOADED],
+            "ready", "ready: kimi on 2 GPUs, 4 GiB resident, loaded in 1min 40s", id="load, warm, ready",
+        ),
+        pytest.param(
+            None,
+            [BEGIN, (1010, seen(1, Socket(), REFUSED), STALL_US + " S"), (1012, seen(1.5, Socket(), REFUSED), "S"),
+             (1015, seen(1.6, Socket(), REFUSED), STALL_US + " S"), (1025, seen(1.6, Socket(), REFUSED), "S"),
+             (1035, seen(1.2, Socket(), REFUSED), "S"), (1035.1, seen(1.2, Socket(), REFUSED), "")],
+            "loading", "loading for 35s: 1.2 GiB to 1.2 GiB on each of 2 GPUs; waiting for: nobody listens on the engine's port",
+            id="only progress extends, at most every 5 s",
+        ),
+        pytest.param(
+            None,
+            [BEGIN, (1010, seen(socket=Socket(True, False, "process 9")), STALL_US + " S T:not-ready"),
+             (1020, seen(socket=Socket(True, False, "process 9")), "S"),
+             (1030, seen(None), STALL_US + " S T:phase-changed T:not-ready"), (1040, seen(nvml="hung"), "S T:not-ready")],
+            "warming", "warming up for 40s: no GPU memory yet; waiting for: GPU memory cannot be seen: hung",
+            id="health alone is not ready, and each reason is said once",
+        ),
+        pytest.param(
+            None,
+            [BEGIN, (1010, seen(1, Socket(), REFUSED), STALL_US + " S"), (1610, Tick(3), ""),
+             (1610.1, Tick(3), "S T:engine-failed M")],
+            "stopping", "no progress for ready.stall, 10min", id="stall",
+        ),
+        pytest.param(
+            None, [BEGIN, (1600, EMPTY, "S"), (1600.1, Tick(3), "S T:engine-failed M")],
+            "stopping", "no progress", id="looks without progress do not put a stall off",
+        ),
+        pytest.param(
+            None,
+            [BEGIN, *((1000 + 500 * at, seen(at * 0.1, Socket(), REFUSED), STALL_US + " S") for at in range(1, 8)),
+             (4600, Tick(3), ""), (4600.1, Tick(3), "S T:engine-failed M")],
+            "stopping", "not ready within ready.ceiling, 1h", id="ceiling in spite of progress",
+        ),
+        pytest.param(None, [(9e9, Tick(0), "")], "loading", "starting the engine", id="no stall before there is an engine"),
+        pytest.param(READY, [(1e6, Tick(3), "")], "ready", "ready:", id="no stall once ready"),
+        pytest.param(READY, [(1105, GOOD, "WATCHDOG=1")], "ready", "ready:", id="healthy"),
+        pytest.param(
+            READY,
+            [(1105, SICK, "S T:suspect"), (1110, SICK, "S T:suspect"), (1115, GOOD, "WATCHDOG=1 S T:healthy-again"),
+             (1120, SICK, "S T:suspect"), (1125, SICK, "S T:suspect")],
+            "suspect", "suspect: check 2 of 3 failed: the health endpoint: status 503", id="strikes start anew after recovery",
+        ),
+        pytest.param(
+            READY,
+            [(1105, SICK, "S T:suspect"), (1110, seen(0.5), "S T:suspect"), (1115, SICK, "S T:engine-failed M")],
+            "stopping", "failed: 3 checks in a row failed: the health endpoint: status 503", id="struck out",
+        ),
+        pytest.param(
+            READY, [(1105, seen(gone=1), "S T:engine-failed M")], "stopping", "failed: lost 1 of 2 worker processes (pid 11)",
+            id="a lost worker under a green health",
+        ),
+        pytest.param(READY, [(1400, seen(gone=2), "S T:engine-failed M")], "stopping", "(pid 11, 12)", id="lost in a gap"),
+        pytest.param(
+            READY, [(1105, seen(nvml="hung"), "WATCHDOG=1 T:nvml-trouble"), (1110, seen(nvml="hung"), "WATCHDOG=1"),
+                    (1115, GOOD, "WATCHDOG=1"), (1120, seen(nvml="hung"), "WATCHDOG=1 T:nvml-trouble")],
+            "ready", "ready:", id="NVML's silence is said once and strikes nobody",
+        ),
+        pytest.param(
+            READY, [(1125.1, SICK, ""), (1130, SICK, "S T:suspect"), (1200, GOOD, "WATCHDOG=1 S T:healthy-again")],
+            "ready", "healthy again", id="the first look after a gap proves nothing",
+        ),
+        pytest.param(READY, [(1125, SICK, "S T:suspect")], "suspect", "check 1 of 3", id="a slow look is no gap"),
+        pytest.param(
+            None, [BEGIN, (1030, EngineExited(1), "S T:engine-failed A"), (1031, Tick(2), ""), (1039.9, Tick(2), ""),
+                   (1040, Tick(2), "S T:engine-killed K"), (1069.9, Tick(1), ""), (1070, Tick(1), "S T:stopped F:75")],
+            "failed", "failed: the engine exited with status 1, 30s into the load; 1 processes are left", id="exit while loading",
+        ),
+        pytest.param(
+            READY, [(1130, EngineExited(-9), "S T:engine-failed A"), (1131, Tick(0), "S T:stopped F:75")],
+            "failed", "failed: the engine was ended by signal 9, after it was ready", id="exit once ready",
+        ),
+        pytest.param(
+            READY, [(1130, EngineExited(0), "S T:engine-failed A"), (1131, Tick(0), "S T:stopped F:75")],
+            "failed", "exited with status 0, after it was ready", id="a clean exit that nobody asked for is a failure",
+        ),
+        pytest.param(
+            None, [BEGIN, (1010, STOP, "STOPPING=1 S T:stop-requested M"), (1012.9, Tick(3), ""),
+                   (1013, Tick(3), "S T:engine-killed K"), (1014, EngineExited(-9), ""), (1015, Tick(0), "S T:stopped F:0")],
+            "stopping", "stopped: all processes of the engine have ended", id="stop while loading",
+        ),
+        pytest.param(
+            live(BEGIN, (1030, seen(0), STALL_US + " S T:phase-changed T:not-ready")),
+            [(1040, STOP, "STOPPING=1 S T:stop-requested M"), (1041, EngineExited(1), "A"), (1042, Tick(0), "S T:stopped F:0")],
+            "stopping", "stopped:", id="stop while warming, exit status 1",
+        ),
+        pytest.param(
+            DRAINING,
+            [(1200, STOP, ""), (1210, SICK, ""), (1210, seen(gone=2), ""), (1319, Tick(3), ""), (1320, Tick(3), "A"),
+             (1325, EngineExited(-15), ""), (1330, Tick(2), "S T:engine-killed K"), (1360, Tick(2), "S T:stopped F:0")],
+            "stopping", "2 processes are left for the post-stop hook", id="drain deadline, TERM, KILL, give up",
+        ),
+        pytest.param(
+            DRAINING, [(1230, EngineExited(1), "A"), (1231, Tick(1), ""), (1232, Tick(0), "S T:stopped F:0")],
+            "stopping", "stopped:", id="main ends while draining",
+        ),
+        pytest.param(DRAINING, [(1230, Tick(0), ""), (1231, EngineExited(0), "A"), (1231, Tick(0), "S T:stopped F:0")],
+                     "stopping", "stopped:", id="not over before the exit is known"),
+        pytest.param(
+            live((1105, SICK, "S T:suspect"), life=READY), [(1106, STOP, "STOPPING=1 S T:stop-requested M")],
+            "draining", "draining: the engine has 2min to finish its requests", id="stop while suspect drains",
+        ),
+        pytest.param(
+            READY, [(1105, seen(gone=1), "S T:engine-failed M"), (1106, STOP, "STOPPING=1"), (1107, STOP, ""),
+                    (1108, Tick(1), "S T:engine-killed K"), (1109, EngineExited(-9), ""), (1110, Tick(0), "S T:stopped F:0")],
+            "stopping", "stopped:", id="stop while failing",
+        ),
+        pytest.param(
+            None, [BEGIN, (1010, EngineExited(1), "S T:engine-failed A"), (1011, STOP, "STOPPING=1"),
+                   (1011, EngineExited(1), ""), (1012, Tick(0), "S T:stopped F:0")],
+            "stopping", "stopped:", id="stop after the exit",
+        ),
+    ],
+)  # fmt: skip
+def test_story(first: Life | None, moments: list[tuple[float, LifeEvent, str]], phase: str, text: str) -> None:
+    life = live(*moments, life=first)
+    assert life.phase == phase
+    assert text in life.text
+
+
+@pytest.mark.parametrize(("before", "status", "kept"), [(0, 75, 1), (3, 75, 4), (4, 69, 5), (9, 69, 10)])
+def test_failed_starts_in_a_row_end_the_tries(before: int, status: int, kept: int) -> None:
+    life = live(
+        BEGIN, (1010, EngineExited(1), "S T:engine-failed A"), (1011, Tick(0), f"S T:stopped F:{status}"),
+        life=Life(LIMITS, failed_starts=before),
+    )  # fmt: skip
+    assert life.failed_starts == kept
+    assert ("mend the cause" in life.text) is (status == 69)
+
+
+def test_a_start_that_became_ready_ends_the_row() -> None:
+    life = live(
+        BEGIN, LOADED, (1110, EngineExited(1), "S T:engine-failed A"), (1111, Tick(0), "S T:stopped F:75"),
+        life=Life(LIMITS, failed_starts=4),
+    )  # fmt: skip
+    assert life.failed_starts == 0
+
+
+def test_a_requested_stop_is_no_failed_start() -> None:
+    life = live(
+        BEGIN, (1010, STOP, "STOPPING=1 S T:stop-requested M"), (1011, EngineExited(1), "A"), (1012, Tick(0), "S T:stopped F:0"),
+        life=Life(LIMITS, failed_starts=4),
+    )  # fmt: skip
+    assert (life.status, life.failed_starts) == (Exit.OK, 4)
+
+
+@pytest.mark.parametrize("event", [STARTED, GOOD, EngineExited(1), STOP, Tick(0), Tick(5)])
+def test_nothing_is_done_after_the_end(event: LifeEvent) -> None:
+    over = live((1230, EngineExited(1), "A"), (1232, Tick(0), "S T:stopped F:0"), life=DRAINING)
+    assert step(over, event, 2000) == (over, ())
+
+
+EVENTS = st.one_of(
+    st.just(STOP),
+    st.sampled_from([Tick(0), Tick(1), Tick(7)]),
+    st.sampled_from([EngineExited(0), EngineExited(1), EngineExited(-9)]),
+    st.sampled_from([EMPTY, GOOD, SICK]),
+    st.builds(
+        seen,
+        st.sampled_from([None, 0, 0.5, 1, 2]),
+        st.sampled_from([Socket(), OURS, Socket(True, False, "x")]),
+        st.sampled_from([REFUSED, Health(200, "ok"), Health(503, "busy")]),
+        st.sampled_from([0, 0, 0, 1]),
+        st.sampled_from(["", "", "hung"]),
+    ),
+)
+STEPS = st.lists(st.tuples(st.sampled_from([0, 0.1, 1, 5, 29, 700]), EVENTS), max_size=40)
+ENDING = {"STOPPING=1", "S", "T:engine-killed", "T:stopped", "A", "K", "M"}
+
+
+@given(STEPS, st.integers(0, 6))
+@settings(max_examples=400)
+def test_no_sequence_lies_or_hangs(steps: list[tuple[float, LifeEvent]], before: int) -> None:
+    now = 1000.0
+    life, _ = step(Life(LIMITS, failed_starts=before), STARTED, now)
+    ready = 0
+    for gap, event in steps:
+        now += gap
+        was = life
+        life, effects = step(life, event, now)
+        said = words(effects)
+        look = event.look if isinstance(event, Looked) else None
+        ready += said.count("READY=1")
+        if "READY=1" in said:
+            assert look
+            assert not unmet(look, LIMITS.needs)
+        if "WATCHDOG=1" in said:
+            assert look
+            assert not unmet(look, LIMITS.needs, blind_is_fine=True)
+            assert was.stage == 0
+        if was.stage:
+            assert set(said) <= ENDING | {f"F:{int(life.status)}" if life.status is not None else ""}
+            assert life.stage >= was.stage
+        if life.status is not None:
+            assert (life.status is Exit.OK) is life.stopping
+        if was.status is not None:
+            assert (life, effects) == (was, ())
+    assert ready <= 1
+    assert life.phase in set(Phase) - {Phase.DOWN, Phase.PRE_START, Phase.POST_STOP}
+    _bounded(life, now)
+
+
+def _bounded(life: Life, now: float) -> None:
+    """Once ending, ticks alone finish it within the sum of the deadlines, even if nothing ever dies."""
+    if not life.stage:
+        life, _ = step(life, STOP, now)
+    asked = life.stopping
+    assert life.stage or life.status is not None
+    end = now + max(LIMITS.drain, LIMITS.term_grace) + LIMITS.term_grace + LIMITS.exit_deadline + 2
+    sent = []
+    while life.status is None:
+        assert now < end
+        now += 0.5
+        life, effects = step(life, Tick(7), now)
+        sent += [word for word in words(effects) if word in ("A", "K", "M") or word.startswith("F")]
+    assert sent in (["A", "K", sent[-1]], ["K", sent[-1]], sent[-1:], []), sent
+    assert (life.status is Exit.OK) is asked
+
+
+def test_without_an_engine_a_stop_still_ends() -> None:
+    life, _ = step(Life(LIMITS), STOP, 0.0)
+    _bounded(replace(life), 0.0)
