@@ -2,7 +2,7 @@
 
 PYTHON := .venv/bin/python
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test lint bench docs clean
 
 setup:
 	@sh tools/setup.sh
@@ -22,3 +22,6 @@ bench: setup
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find gpu_lifecycle tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+docs: setup  ## write the pages that are made from code
+	@$(PYTHON) -m tests.test_docs

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
-from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError
+from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError, UsageError
 from gpu_lifecycle.facts import Gpu, Layout, Phase, UnitName
 from gpu_lifecycle.jobs.observe import Observer
 from gpu_lifecycle.jobs.state import StateFile
@@ -63,7 +63,15 @@ class Hook:
         if complaint and not fields.get("quiet"):
             self.journal.tell(Event("sight-partial", f"the state file is not kept: {complaint}"))
 
-    def sweep(self, config: Config, *, survivors_only: bool) -> SweepResult:
+    def must_be_inside(self) -> None:
+        """Raises UsageError outside the unit: only there is it certain that no run of the unit is alive beside us."""
+        if not unit_cgroup(Proc(), self.unit):
+            raise UsageError(
+                f"cannot run this hook: it is not part of {self.unit.service}, and only systemd runs it there",
+                hint=f"by hand: gpu-lifecycle sweep {self.unit.name}",
+            )
+
+    def sweep(self, config: Config, *, survivors_only: bool, prove: bool = True) -> SweepResult:
         with GpuProbe() as probe:
             observer = Observer(probe)
             scene = Scene(
@@ -73,7 +81,7 @@ class Hook:
                 cgroup=unit_cgroup(observer.proc, self.unit),
                 survivors_only=survivors_only,
             )
-            return Sweep(scene, config, self.layout, observer, self.journal, self.show).run()
+            return Sweep(scene, config, self.layout, observer, self.journal, self.show).run(prove=prove)
 
     def close(self) -> None:
         self.notifier.close()
@@ -87,6 +95,7 @@ def pre_start(unit: UnitName, layout: Layout) -> Exit:
     """
     hook = Hook(unit, layout, Phase.PRE_START)
     try:
+        hook.must_be_inside()
         hook.state.document["failed_starts"] = hook.state.failed_starts if _restarts(unit) else 0
         hook.say("reading the config", refusal=None, gpus=[], progress=None, eta=None)
         config = load_config(layout, unit)
@@ -94,6 +103,8 @@ def pre_start(unit: UnitName, layout: Layout) -> Exit:
         if result.status is not Exit.OK:
             return _refuse(hook, result.status, result.text)
         return _port_free(hook, config) or _allow(hook, result)
+    except UsageError:
+        raise
     except LifecycleError as error:
         return _refuse(hook, error.status, str(error))
     finally:
@@ -158,17 +169,28 @@ def post_stop(unit: UnitName, layout: Layout) -> Exit:
     """Reaps what the run left and proves its memory released. Runs beside siblings that are still alive."""
     hook = Hook(unit, layout, Phase.POST_STOP)
     try:
+        hook.must_be_inside()
         phase_before = str(hook.state.document.get("text", ""))
         hook.say("looking for survivors")
         config = _config_or_defaults(hook)
-        result = hook.sweep(config, survivors_only=True)
+        result = hook.sweep(config, survivors_only=True, prove=_engine_ran(hook))
         return _ended(hook, result, phase_before)
+    except UsageError:
+        raise
     except LifecycleError as error:
         hook.journal.tell(Event("memory-held", f"cannot prove that the GPUs were released: {error}"))
         hook.say(f"cannot prove that the GPUs were released: {error}", last_end=_last_end(str(error)))
         return error.status
     finally:
         hook.close()
+
+
+def _engine_ran(hook: Hook) -> bool:
+    """False where the start was refused: memory that others hold is then not this run's to wait for.
+
+    Without EXIT_CODE systemd never started the main process (systemd.exec(5)); a permanent refusal is our own record.
+    """
+    return bool(os.environ.get("EXIT_CODE")) and hook.state.refusal is None
 
 
 def _config_or_defaults(hook: Hook) -> Config:

@@ -103,8 +103,8 @@ class Daemon:
         """The whole run. Raises LifecycleError where the engine could not be started at all."""
         watcher: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.events.put_nowait, life_rules.StopRequested())
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._signalled, number)
         try:
             self.notifier.send(status_line("asking NVML for the claimed GPUs"))
             gpus = await self._claim_or_stop()
@@ -118,6 +118,15 @@ class Daemon:
             return await self._loop(watcher)
         finally:
             await self._close(loop, watcher)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        """What asks for a stop. A terminal that closes does, too; under systemd a stray SIGHUP must not end the engine.
+
+        systemd counts a death by SIGHUP as a clean end (systemd.service(5), SuccessExitStatus=): no restart. It is
+        handled, not ignored, for an ignored signal would stay ignored in the engine (execve(2)).
+        """
+        if number is not signal.SIGHUP or not self.notifier.connected:
+            self.events.put_nowait(life_rules.StopRequested())
 
     async def _claim_or_stop(self) -> tuple[Gpu, ...] | None:
         """The claimed GPUs, or None where a stop was requested first: a stop works in every phase."""
@@ -276,7 +285,7 @@ class Daemon:
             watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watcher
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
         await self.looker.close()
         if self.engine and self.engine.poll() is None:

@@ -88,15 +88,18 @@ class Sweep:
             self.journal.tell(Event("nvml-trouble", str(error)))
             return (), view
 
-    def run(self) -> SweepResult:
-        """The whole sweep. Raises LifecycleError where it could not begin."""
+    def run(self, *, prove: bool = True) -> SweepResult:
+        """The whole sweep. Raises LifecycleError where it could not begin.
+
+        Without ``prove`` the memory is waited for only where something was reaped.
+        """
         self.began = time.monotonic()
         gpus, view = self.claim()
         uuids = [gpu.uuid for gpu in gpus]
         with hold_gpus(self.layout, uuids, LOCK_SECONDS, lambda text, left: self.show(f"{text}, {left:.0f} s left")):
             self.journal.tell(Event("sweep-started", f"sweep of {len(uuids)} GPUs, policy {self.scene.policy}"))
             seen = self._reap_rounds(uuids, view)
-            return self._conclude(seen, uuids, gpus)
+            return self._conclude(seen, uuids if prove or self.results else [], gpus)
 
     def rehearse(self) -> SweepResult:
         """What ``run`` would do: looks and judges, signals nobody."""

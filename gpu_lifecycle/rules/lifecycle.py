@@ -149,7 +149,7 @@ def step(life: Life, event: LifeEvent, now: float) -> Result:
         case Started(pid):
             return _started(life, pid, now)
         case Looked(look):
-            return (life, ()) if life.stage else _looked(life, look, now)
+            return (life, ()) if life.stage else _in_time(_looked(life, look, now), now)
         case EngineExited(status):
             return _exited(life, status, now)
         case StopRequested():
@@ -163,7 +163,7 @@ def step(life: Life, event: LifeEvent, now: float) -> Result:
 def _enter(life: Life, phase: Phase, text: str, now: float) -> Result:
     """Changes the phase and says so; the STATUS line is always overwritten, for the last one would stay."""
     changed = replace(life, phase=phase, since=now, text=text)
-    event = Event("phase-changed", f"{phase}: {text}", {"GPU_LIFECYCLE_PHASE": str(phase)})
+    event = Event("phase-changed", text, {"GPU_LIFECYCLE_PHASE": str(phase)})
     return changed, (Notify(status=text), Tell(event))
 
 
@@ -211,9 +211,14 @@ def loading_text(look: Look, reasons: tuple[str, ...], life: Life, now: float) -
     """One line on how far a load is: what is resident, and what is still missing."""
     amounts = [amount or 0 for amount in look.memory.values()]
     count = len(life.limits.needs.gpus)
-    held = f"{show_size(min(amounts))} to {show_size(max(amounts))} on each of {count} GPUs" if amounts else "no GPU memory yet"
+    held = f"{_span(amounts)} on each of {count} GPUs" if any(amounts) else "no GPU memory yet"
     word = "warming up" if look.bound_by_us else "loading"
     return f"{word} for {show_duration(round(now - life.began))}: {held}; waiting for: {reasons[0]}"
+
+
+def _span(amounts: list[int]) -> str:
+    low, high = show_size(min(amounts)), show_size(max(amounts))
+    return low if low == high else f"{low} to {high}"
 
 
 def _ready(life: Life, look: Look, now: float) -> Result:
@@ -330,8 +335,15 @@ def _tick(life: Life, left: int, now: float) -> Result:
     return life, effects
 
 
+def _in_time(result: Result, now: float) -> Result:
+    """Looks come so often that no tick may fall between them: the budgets count at each of them, too."""
+    life, effects = result
+    late, more = _too_long(life, now)
+    return late, (*effects, *more)
+
+
 def _too_long(life: Life, now: float) -> Result:
-    if life.was_ready or not life.engine:
+    if life.was_ready or not life.engine or life.stage:
         return life, ()
     if now - life.began > life.limits.ceiling:
         return _fail(life, f"not ready within ready.ceiling, {show_duration(life.limits.ceiling)}: {life.text}", now)

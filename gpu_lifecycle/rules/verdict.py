@@ -114,16 +114,19 @@ def in_cgroup(process: Process, cgroup: str) -> bool:
 
 
 def init(case: Case, _: Scene) -> Ruling | None:
+    """Process 1: spared, always."""
     return _spare("process 1 is never touched") if case.process.pid == 1 else None
 
 
 def ourselves(case: Case, scene: Scene) -> Ruling | None:
+    """This program, its helpers, and whatever started it (shell, ssh, sudo): spared."""
     if case.process.pid in scene.ours:
         return _spare("it is this program, one of its helpers, or what started it")
     return None
 
 
 def current_run(case: Case, scene: Scene) -> Ruling | None:
+    """Belongs to a run of this unit that is alive (by hand only; in the hooks no run is): spared."""
     if not scene.current_run:
         return None
     if in_cgroup(case.process, scene.cgroup) or (
@@ -134,18 +137,21 @@ def current_run(case: Case, scene: Scene) -> Ruling | None:
 
 
 def leftover_cgroup(case: Case, scene: Scene) -> Ruling | None:
+    """In this unit's cgroup although no run of it is alive: reaped."""
     if in_cgroup(case.process, scene.cgroup) and case.owner.kind is OwnerKind.UNIT:
         return _reap(f"it is in the cgroup of {scene.unit.service}, and no run of it is alive")
     return None
 
 
 def other_gpu(case: Case, _: Scene) -> Ruling | None:
+    """Holds only GPUs that are not claimed: ignored."""
     if case.gpus and not case.claimed:
         return Ruling(Verdict.IGNORE, "it holds none of the claimed GPUs")
     return None
 
 
 def bystander(case: Case, _: Scene) -> Ruling | None:
+    """A known service of the system (by unit, or by an executable in a folder that only root writes): spared."""
     folder, _slash, program = case.process.executable.rpartition("/")
     if case.owner.kind is OwnerKind.UNIT and case.owner.name in BYSTANDER_UNITS:
         return _spare(f"{case.owner.name} is a service of the system that must live")
@@ -155,6 +161,7 @@ def bystander(case: Case, _: Scene) -> Ruling | None:
 
 
 def protected(case: Case, scene: Scene) -> Ruling | None:
+    """Named by sweep.protect (unit, user or executable): a tenant."""
     names = {case.owner.name, case.process.user, case.process.executable} - {""}
     for name in scene.protect:
         if name in names:
@@ -163,6 +170,7 @@ def protected(case: Case, scene: Scene) -> Ruling | None:
 
 
 def container(case: Case, scene: Scene) -> Ruling | None:
+    """In a container (by cgroup, or by a PID namespace of its own): a tenant."""
     if case.owner.kind is OwnerKind.CONTAINER:
         return _tenant(case, scene, f"it belongs to container {case.owner.name}")
     if case.process.container:
@@ -171,12 +179,14 @@ def container(case: Case, scene: Scene) -> Ruling | None:
 
 
 def outside(case: Case, scene: Scene) -> Ruling | None:
+    """In a cgroup above what can be seen here, or in none that can be read: a tenant."""
     if case.owner.outside or not case.process.cgroup:
         return _tenant(case, scene, "its cgroup lies outside of what can be seen here, so its owner is unknown")
     return None
 
 
 def other_unit(case: Case, scene: Scene) -> Ruling | None:
+    """In another unit that is alive, or whose state cannot be found out: a tenant."""
     if case.owner.kind is not OwnerKind.UNIT or in_cgroup(case.process, scene.cgroup):
         return None
     if case.owner.alive:
@@ -187,6 +197,7 @@ def other_unit(case: Case, scene: Scene) -> Ruling | None:
 
 
 def leftover_marker(case: Case, scene: Scene) -> Ruling | None:
+    """Carries the run marker of an earlier run of this unit in its first environment: reaped."""
     process = case.process
     if process.marker_unit == scene.unit.service and process.marker_run != (scene.current_run or None):
         run = process.marker_run or "an unnamed run"
@@ -195,24 +206,26 @@ def leftover_marker(case: Case, scene: Scene) -> Ruling | None:
 
 
 def survivors_end(_: Case, scene: Scene) -> Ruling | None:
-    """After a stop only what this unit left is looked for: the rest is for the next start to judge."""
+    """After a stop only what this unit left is looked for, the rest is for the next start to judge: spared."""
     return _spare("it is not a survivor of this unit") if scene.survivors_only else None
 
 
 def no_gpu(case: Case, _: Scene) -> Ruling | None:
+    """Holds no claimed GPU, only nodes that belong to none, and no memory: spared."""
     if not case.claimed:
         return _spare("it holds no particular GPU and has no memory on a claimed one")
     return None
 
 
 def session(case: Case, scene: Scene) -> Ruling | None:
+    """In a login session's scope: a tenant; under policy dedicated reaped, if it uses GPU memory."""
     if case.owner.kind is not OwnerKind.SESSION:
         return None
     return _from_login(case, scene, f"login session {case.owner.name} of {case.process.user} owns it")
 
 
 def terminal(case: Case, scene: Scene) -> Ruling | None:
-    """Without systemd's word on it: a terminal, or a login in the audit record, means that a person started it."""
+    """In no unit, but with a terminal, or with a login in the audit record, so a person started it: like a session."""
     if case.owner.kind is not OwnerKind.NONE or (case.process.tty == 0 and case.process.login_uid is None):
         return None
     return _from_login(case, scene, f"it was started from a login of {case.process.user}")
@@ -225,18 +238,21 @@ def _from_login(case: Case, scene: Scene, why: str) -> Ruling:
 
 
 def dead_unit(case: Case, _: Scene) -> Ruling | None:
+    """In the cgroup of a unit that is not active: an orphan, reaped."""
     if case.owner.kind is OwnerKind.UNIT and case.owner.alive is False:
         return _reap(f"it is left in the cgroup of {case.owner.name}, which is not active: nobody answers for it")
     return None
 
 
 def parented(case: Case, scene: Scene) -> Ruling | None:
+    """In no unit, but a living parent that is no holder may answer for it, or it cannot be read: a tenant."""
     if not case.process.readable or not case.parent_is_init:
         return _tenant(case, scene, "no unit, session or container owns it, but a living parent may answer for it")
     return None
 
 
 def orphan(_: Case, _scene: Scene) -> Ruling | None:
+    """No unit, session, container, terminal or living parent answers for it: reaped."""
     return _reap("no unit, session, container, terminal or living parent answers for it")
 
 

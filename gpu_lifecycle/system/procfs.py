@@ -46,7 +46,7 @@ def parse_stat(text: bytes) -> Stat | None:
     head, close, tail = text.rpartition(b")")
     number, open_, comm = head.partition(b" (")
     fields = tail.split()
-    if not close or not open_ or len(fields) < 20:
+    if not close or not open_ or len(fields) < 21:  # the last field of a torn line may be cut, so one more is asked for
         return None
     try:
         return Stat(
@@ -167,7 +167,7 @@ class Proc:
         if stat is None:
             return None
         status = self.status(pid)
-        uid = int(status.get("Uid", "-1").split()[0])
+        uid = int((status.get("Uid") or "-1").split()[0])
         environment = self.environment(pid)
         login = self._text(pid, "loginuid", 32).strip()
         process = Process(

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from . import registry
 from .disk import Disk
-from .enter import Entrance
+from .enter import Entered, Entrance, inner_pid
 from .nodes import Nodes
 from .nvml import HOME, PLACE, Nvml
 from .project import install
@@ -166,8 +166,8 @@ class Machine:
             raise error
         return result
 
-    def popen(self, argv: Sequence[str], *, user: str | None = None) -> subprocess.Popen[str]:
-        """Start a command; killing what is returned kills the command (its own process, not its children)."""
+    def popen(self, argv: Sequence[str], *, user: str | None = None) -> Entered:
+        """Start a command; it gets the signals sent to what is returned, and ends with this process."""
         return self.entrance.popen(argv, user=user)
 
     def run_in_unit(
@@ -224,7 +224,7 @@ class Machine:
     def host_pid(self, pid: int) -> int:
         """The number outside of a process of the machine."""
         for outside in registry.processes(self.cgroup):
-            if _inner_pid(outside) == pid:
+            if inner_pid(outside) == pid:
                 return outside
         raise ProcessLookupError(f"no process {pid} in the machine")
 
@@ -233,7 +233,7 @@ class Machine:
         group = self.run(["systemctl", "show", "--value", "--property=ControlGroup", unit]).stdout.strip()
         if not group:
             return []
-        inner = (_inner_pid(pid) for pid in registry.processes(self.cgroup / group.lstrip("/")))
+        inner = (inner_pid(pid) for pid in registry.processes(self.cgroup / group.lstrip("/")))
         return sorted(pid for pid in inner if pid is not None)
 
     def journal(self, unit: str | None = None, *args: str) -> list[dict[str, Any]]:
@@ -322,11 +322,3 @@ def _disk_folder(tmp_dir: Path) -> Path:
     ).stdout.strip()
     place = "/dev/shm" if kind.startswith("overlay") else str(tmp_dir)
     return Path(tempfile.mkdtemp(prefix="machine-", dir=place))
-
-
-def _inner_pid(outside: int) -> int | None:
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{outside}/status").read_text().splitlines():
-            if line.startswith("NSpid:"):
-                return int(line.split()[-1])
-    return None

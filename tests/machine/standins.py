@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from .disk import Disk
+from .project import CHECKOUT
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "standins"))
+if str(CHECKOUT) not in sys.path:
+    sys.path.append(str(CHECKOUT))
 
-from build import build
+from tests.standins.build import build
 
 HOLDER = "/usr/local/libexec/gpu-holder"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from machine import Machine, registry
+from tests.machine import Machine, registry
 
 pytestmark = [
     pytest.mark.machine,
@@ -106,6 +106,14 @@ def test_a_command_that_takes_too_long_is_ended(machine: Machine) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         machine.run(["sleep", "4321"], timeout=0.5)
     machine.wait(lambda: machine.run(["pgrep", "-xf", "sleep 4321"], check=False).returncode, 5, "no sleep is left")
+
+
+def test_a_started_command_gets_its_signals(machine: Machine) -> None:
+    with machine.popen([HOLDER, "--gpu", "0"]) as process:
+        machine.wait(lambda: machine.run(["pgrep", "-x", "gpu-holder"], check=False).stdout, 5, "the holder runs")
+        assert machine.read(f"/proc/{process.inside()}/comm") == "gpu-holder\n"
+        process.terminate()
+        assert process.wait(5) == 0
 
 
 def test_files_and_folders_go_in_and_out(machine: Machine, tmp_path: Path) -> None:
@@ -229,8 +237,8 @@ def test_a_reboot_and_a_power_cut_keep_the_disk(tmp_path: Path) -> None:
 
 def test_a_killed_test_run_takes_its_machine_with_it(tmp_path: Path) -> None:
     script = (
-        f"import sys, time; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
-        f"from pathlib import Path; from machine import Machine\n"
+        f"import sys, time; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
+        f"from pathlib import Path; from tests.machine import Machine\n"
         f"with Machine(Path({str(tmp_path)!r}), gpus=1) as machine:\n"
         f"    print(machine.cgroup, machine.pid, flush=True); time.sleep(600)\n"
     )

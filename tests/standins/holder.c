@@ -138,6 +138,10 @@ static void daemonize(void)
     setsid();
     if (fork())
         _exit(0);
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int fd = 0; fd < 3; fd++)
+        dup2(null, fd);
+    close(null);
 }
 
 /* Answer every request "ok" for as long as the process lives. */
@@ -185,8 +189,8 @@ static void block_signals(void)
     sigprocmask(SIG_BLOCK, &all, NULL);
 }
 
-/* Until it is time to go: SIGTERM (now or after its delay) or the end of --seconds. */
-static void wait_for_the_end(double end)
+/* True when it is time to go: SIGTERM (now or after its delay) or the end of --seconds; false when a child died. */
+static int time_to_go(double end)
 {
     sigset_t all;
     siginfo_t info;
@@ -194,17 +198,17 @@ static void wait_for_the_end(double end)
     for (;;) {
         double left = end > 0 ? end - now() : 3600;
         if (left <= 0)
-            return;
+            return 1;
         struct timespec time = {(time_t)left, (long)((left - (double)(time_t)left) * 1e9)};
         if (sigtimedwait(&all, &info, &time) < 0)
             continue;
         if (info.si_signo == SIGCHLD)
-            return;
+            return 0;
         note(&info);
         if (info.si_signo != SIGTERM || wanted.ignore_term)
             continue;
         if (!wanted.term_delay_ms)
-            exit(0);
+            return 1;
         end = now() + (double)wanted.term_delay_ms / 1000;
     }
 }
@@ -214,7 +218,7 @@ static int born(void)
     pid_t child = fork();
     if (child)
         return child > 0;
-    wait_for_the_end(0);
+    while (!time_to_go(0)) { }
     _exit(0);
 }
 
@@ -224,8 +228,7 @@ static void storm(double end)
     for (int alive = 0;;) {
         while (alive < STORM && born())
             alive++;
-        wait_for_the_end(end);
-        if (end > 0 && now() >= end)
+        if (time_to_go(end))
             return;
         while (waitpid(-1, NULL, WNOHANG) > 0)
             alive--;
@@ -238,9 +241,7 @@ static void *stay(void *argument)
     if (wanted.fork_storm)
         storm(end);
     else
-        do
-            wait_for_the_end(end);
-        while (end <= 0 || now() < end);
+        while (!time_to_go(end)) { }
     exit(0);
 }
 

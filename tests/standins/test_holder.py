@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from build import build
+
+from tests.standins.build import build
 
 Start = Callable[..., subprocess.Popen[bytes]]
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from build import Built, build
+
+from tests.standins.build import Built, build
 
 TOTAL, RESERVED = 150754820096, 650117120
 UUID = "GPU-00000000-0000-4000-8000-00000000000"
@@ -144,10 +145,10 @@ def test_memory_is_what_processes_hold_and_what_is_hidden(driver: Driver, holder
 n.nvmlInit()
 gpu = n.nvmlDeviceGetHandleByIndex(0)
 v1, v2 = n.nvmlDeviceGetMemoryInfo(gpu), n.nvmlDeviceGetMemoryInfo(gpu, version=n.nvmlMemory_v2)
-show([v1.total, v1.used, v1.free, v2.total, v2.used, v2.free, v2.reserved, sorted(processes(0)), memory(1)])
+show([v1.total, v1.used, v1.free, v2.total, v2.used, v2.free, v2.reserved, sorted(processes(0), key=str), memory(1)])
 """
     free = TOTAL - RESERVED - 1530
-    listed = sorted([[holder.pid, 1000], [77777, 30], [88888, None]])
+    listed = sorted([[77777, 30], [88888, None], [holder.pid, 1000]], key=str)
     assert driver.ask(script) == [TOTAL, RESERVED + 1530, free, TOTAL, 1530, free, RESERVED, listed, 7]
 
 

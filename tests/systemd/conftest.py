@@ -25,7 +25,10 @@ def new_site(machine: Machine) -> Site:
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with Machine(tmp_path_factory.mktemp("machine"), gpus=8) as machine:
-        yield new_site(machine)
+        site = new_site(machine)
+        machine.write("/etc/systemd/system/sglang-kimi.service.d/quick.conf", "[Service]\nRestartSec=1s\n")
+        machine.run(["systemctl", "daemon-reload"])
+        yield site
 
 
 @pytest.fixture

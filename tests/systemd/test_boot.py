@@ -22,7 +22,7 @@ def test_enabled_rebooted_active_without_help(tmp_path: Path) -> None:
         site.wait_state("active", timeout=60)
         assert site.cli("status", "sglang-kimi")["phase"] == "ready"
         machine.kill()  # a power cut, in the middle of everything
-        machine.reboot()
+        machine.start()
         site.wait_state("active", timeout=60)
 
 

@@ -21,7 +21,7 @@ def refused(site: Site, status: int) -> str:
 def test_config_error_is_one_attempt_and_status_78(site: Site) -> None:
     site.machine.write(CONFIG, site.machine.read(CONFIG).replace("term_grace", "term_graze"))
     message = refused(site, 78)
-    assert f"{CONFIG}:8" in message
+    assert f"{CONFIG}:10" in message
     assert "term_grace" in message
     shown = str(site.systemctl("status", check=False))
     assert "78" in shown

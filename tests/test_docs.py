@@ -1,0 +1,56 @@
+"""Pages made from code, held equal to it. ``make docs`` writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_lifecycle.rules.events import EVENTS, catalog
+from gpu_lifecycle.rules.verdict import RULES
+
+ROOT = Path(__file__).parent.parent
+WORDS = {3: "error", 4: "warning", 5: "notice", 6: "info"}
+
+VERDICTS = """# The rules of a verdict, in order
+
+The first rule that answers, decides. Names of processes and command lines are never asked. A *tenant* is spared; it refuses the
+start (`conflict`, status 75) where it holds memory on a claimed GPU that is not free. Under policy `report` what would be reaped
+is a `conflict` of the rule `policy-report`; while not all processes can be seen, of the rule `partial-sight`. This table is made
+from `gpu_lifecycle/rules/verdict.py` by `make docs`.
+
+| # | rule | what it says |
+| --- | --- | --- |
+"""
+EVENTS_PAGE = """# Events
+
+Every event in the journal carries `MESSAGE_ID=`, `GPU_LIFECYCLE_EVENT=`, `GPU_LIFECYCLE_UNIT=` and `GPU_LIFECYCLE_RUN=`. For one
+kind: `journalctl GPU_LIFECYCLE_EVENT=holder-reaped`; with explanations: `journalctl -x`. This page is made from
+`gpu_lifecycle/rules/events.py` by `make docs`.
+
+| event | priority | what it means | MESSAGE_ID |
+| --- | --- | --- | --- |
+"""
+
+
+def verdicts() -> str:
+    rows = [f"| {n} | `{name}` | {' '.join((rule.__doc__ or '').split())} |" for n, (name, rule) in enumerate(RULES, 1)]
+    return VERDICTS + "\n".join(rows) + "\n"
+
+
+def events() -> str:
+    rows = [f"| `{word}` | {WORDS[kind.priority]} | {kind.subject} | `{kind.id}` |" for word, kind in EVENTS.items()]
+    return EVENTS_PAGE + "\n".join(rows) + "\n"
+
+
+PAGES = {"docs/verdicts.md": verdicts, "docs/events.md": events, "units/gpu-lifecycle.catalog": catalog}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_equals_the_code(page: str) -> None:
+    assert (ROOT / page).read_text(encoding="utf-8") == PAGES[page](), "stale: run make docs"
+
+
+if __name__ == "__main__":
+    for name, make in PAGES.items():
+        (ROOT / name).write_text(make(), encoding="utf-8")

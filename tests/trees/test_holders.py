@@ -1,0 +1,257 @@
+"""Who holds a device, found by its number: in real processes, in every way that a holder can hide; and in generated trees."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpu_lifecycle.facts import Node, Process
+from gpu_lifecycle.system.holders import Devices, Scanner, find_devices, parse_majors
+from gpu_lifecycle.system.procfs import Proc
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mknod needs root")
+TTY40 = os.makedev(4, 40)  # nobody has it open
+ZERO = os.makedev(1, 5)  # can be mapped
+OPEN = "import os, sys; fd = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)\n"
+READY = "print('ready', flush=True); sys.stdin.read()\n"
+MAPPED = OPEN + "import mmap; held = mmap.mmap(fd, 4096, mmap.MAP_PRIVATE); os.closerange(3, 64)\n" + READY  # it keeps a copy
+# The first thread ends by itself, exit(2) of the one thread: the process is a zombie to look at while another thread runs.
+LEADERLESS = (
+    OPEN
+    + """
+import ctypes, threading
+def rest():
+    while open(f"/proc/self/task/{os.getpid()}/stat").read().rpartition(")")[2].split()[0] != "Z":
+        pass
+    os.write(1, b"ready\\n")
+    os.read(0, 1)
+    os._exit(0)
+threading.Thread(target=rest).start()
+ctypes.CDLL(None).syscall(EXIT, 0)
+""".replace("EXIT", {"x86_64": "60", "aarch64": "93"}[os.uname().machine])
+)
+
+
+@contextmanager
+def child(code: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs ``code`` and has said that it is ready."""
+    words, pipe = [sys.executable, "-c", code, *arguments], subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Callable[[str, int], str]:
+    def make(name: str, rdev: int) -> str:
+        os.mknod(tmp_path / name, stat.S_IFCHR | 0o600, rdev)
+        return str(tmp_path / name)
+
+    return make
+
+
+def scanner(rdev: int, minor: int | None = 0) -> Scanner:
+    return Scanner(Proc(), Devices((Node("/dev/nvidia0", rdev, minor),), frozenset({os.major(rdev)})))
+
+
+def found(rdev: int, pid: int) -> Process | None:
+    return next((process for process in scanner(rdev).scan().holders if process.pid == pid), None)
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("code", "rdev", "how"),
+    [
+        (OPEN + READY, TTY40, ("fd",)),
+        (MAPPED, ZERO, ("map",)),
+        (MAPPED.replace("os.closerange(3, 64)", ""), ZERO, ("fd", "map")),
+    ],
+)
+@pytest.mark.parametrize("unlinked", [False, True])
+def test_a_holder_is_found(node: Callable[[str, int], str], code: str, rdev: int, how: tuple[str, ...], unlinked: bool) -> None:
+    path = node("nvidia0", rdev)
+    with child(code, path) as process:
+        if unlinked:
+            os.unlink(path)
+        seen = found(rdev, process.pid)
+        assert seen
+        assert (seen.devices, seen.how, seen.ppid, seen.state) == (frozenset({rdev}), how, os.getpid(), "S")
+    assert found(rdev, process.pid) is None
+
+
+@needs_root
+def test_who_holds_another_number_of_that_major_is_told_apart(node: Callable[[str, int], str]) -> None:
+    other = os.makedev(4, 41)
+    with child(OPEN + READY, node("nvidia1", other)) as process:
+        seen = found(TTY40, process.pid)
+        assert seen
+        assert seen.devices == {other}
+        assert scanner(TTY40).devices.minor_of(other) is None
+        assert found(ZERO, process.pid) is None
+
+
+@needs_root
+def test_a_second_node_of_the_same_number_holds_as_well(node: Callable[[str, int], str]) -> None:
+    node("nvidia0", TTY40)
+    with child(OPEN + READY, node("elsewhere", TTY40)) as process:
+        assert found(TTY40, process.pid)
+
+
+@needs_root
+def test_a_process_whose_first_thread_has_ended(node: Callable[[str, int], str]) -> None:
+    with child(LEADERLESS, node("nvidia0", TTY40)) as process:
+        stat_ = Proc().stat(process.pid)
+        assert stat_
+        assert (stat_.zombie, stat_.threads) == (True, 2)
+        seen = found(TTY40, process.pid)
+        assert seen
+        assert (seen.state, seen.how) == ("Z", ("fd",))
+        assert Proc().is_alive(seen.identity)
+
+
+@needs_root
+def test_members_of_a_cgroup_are_listed_whether_they_hold_or_not() -> None:
+    with child("import sys\n" + READY) as process:
+        own = Proc().cgroup(process.pid)
+        members = {member.pid for member in scanner(TTY40).scan(own).members}
+        assert process.pid in members
+        assert scanner(TTY40).scan("").members == ()
+        assert scanner(TTY40).scan(own.rstrip("/") + "/no-such").members == ()
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert Proc().stat(process.pid), "a zombie is there"
+        assert process.pid not in {seen.pid for seen in scanner(TTY40).scan(own).members}
+
+
+# Generated trees: /proc/PID/fd/N links to a node, as the kernel's do.
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "proc").mkdir()
+    return tmp_path / "proc"
+
+
+def process(root: Path, pid: int, *, state: str = "S", flags: int = 0, threads: int = 1, comm: str = "x") -> Path:
+    folder = root / str(pid)
+    (folder / "fd").mkdir(parents=True)
+    zeros = " 0" * 10
+    (folder / "stat").write_text(f"{pid} ({comm}) {state} 1 1 1 0 -1 {flags}{zeros} {threads} 0 5{zeros}\n")
+    return folder
+
+
+NULL = Devices((Node("/dev/nvidia0", os.makedev(1, 3), 0), Node("/dev/nvidia-uvm", os.makedev(1, 7), None)), frozenset({1}))
+
+
+def test_a_tree(tree: Path) -> None:
+    holder = process(tree, 10, comm=") evil\n(")
+    (holder / "fd/3").symlink_to("/dev/null")
+    (holder / "fd/4").symlink_to("/dev/full")
+    (holder / "fd/5").symlink_to("socket:[1]")
+    (holder / "environ").write_text("")
+    leaderless = process(tree, 11, state="Z", threads=2)
+    (leaderless / "task/11/fd").mkdir(parents=True)
+    (leaderless / "task/12/fd").mkdir(parents=True)
+    (leaderless / "task/12/fd/3").symlink_to("/dev/null")
+    mapper = process(tree, 12)
+    (mapper / "map_files").mkdir()
+    (mapper / "map_files/1000-2000").symlink_to("/dev/full")
+    (mapper / "maps").write_text("00001000-00002000 rw-s 00000000 00:05 7    /dev/nvidia-uvm (deleted)\n7-8 r--p 0 0:0 0\n")
+    fallback = process(tree, 13)  # without the right to read map_files, by the path
+    (fallback / "maps").write_text("1000-2000 rw-s 00000000 00:05 7    /dev/null\n")
+    process(tree, 14)
+    (process(tree, 15, flags=0x200000) / "fd/3").symlink_to("/dev/null")  # a kernel thread
+    (process(tree, 16) / "fd/3").symlink_to("/etc/passwd")
+    (tree / "17").mkdir()  # vanished
+    for pid in (10, 14):
+        (tree / str(pid) / "cgroup").write_text("0::/a/b\n")
+    seen = Scanner(Proc(str(tree)), NULL).scan("/a")
+    null, full = os.makedev(1, 3), os.makedev(1, 7)
+    assert {process.pid: (set(process.devices), process.how) for process in seen.holders} == {
+        10: ({null, full}, ("fd",)), 11: ({null}, ("fd",)), 12: ({full}, ("map",)), 13: ({null}, ("map",)),
+    }  # fmt: skip
+    assert sorted(process.pid for process in seen.members) == [10, 14]
+    assert (seen.sight.full, seen.processes) == (True, 8)
+    assert Scanner(Proc(str(tree)), NULL).scan("/a/bb").members == ()
+
+
+@pytest.mark.parametrize(("where", "found"), [("maps", False), ("cgroup", False), (None, True)])
+def test_a_process_that_ends_while_it_is_looked_at(tree: Path, where: str | None, found: bool) -> None:
+    """A pipe in place of a file holds the reader up just there, while the process ends."""
+    folder = process(tree, 10)
+    (folder / "fd/3").symlink_to("/dev/null")
+    ending = threading.Thread(target=_end_at, args=(folder, where))
+    if where:
+        os.mkfifo(folder / where)
+        ending.start()
+    seen = Scanner(Proc(str(tree)), NULL).scan("/a")
+    if where:
+        ending.join(10)
+    assert (bool(seen.holders), seen.members, seen.sight.full) == (found, (), True)
+
+
+def _end_at(folder: Path, where: str) -> None:
+    with (folder / where).open("w"):  # comes back once the reader is there
+        shutil.rmtree(folder)
+
+
+def test_a_process_that_cannot_be_read_limits_the_sight() -> None:
+    """As another user, which root becomes for this: what is refused is counted, not taken for empty."""
+    code = (
+        "import os, sys\n"
+        "if os.geteuid() == 0: os.setresuid(65534, 65534, 65534)\n"
+        "from gpu_lifecycle.system.holders import Devices, Scanner\n"
+        "from gpu_lifecycle.system.procfs import Proc\n"
+        "print(Scanner(Proc(), Devices((), frozenset())).scan().sight.limits)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "processes cannot be read (pid 1, " in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "majors"),
+    [
+        ("", {195}),
+        ("Character devices:\n  1 mem\n195 nvidia-frontend\n235 nvidia-uvm\n\nBlock devices:\n259 nvidia\n", {195, 235}),
+        ("Character devices:\n195 nvidia\n195 nvidiactl\n511 nvidia-caps\n  8 xnvidia\nnvidia 7\n", {195, 511}),
+    ],
+)
+def test_majors(text: str, majors: set[int]) -> None:
+    assert parse_majors(text) == majors
+
+
+@needs_root
+def test_devices(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/devices").write_text("Character devices:\n195 nvidia\n235 nvidia-uvm\n")
+    nodes = {"nvidia0": (195, 0), "nvidia12": (195, 12), "nvidiactl": (195, 255), "nvidia-uvm": (235, 0), "nvidia1": (77, 1)}
+    for name, (major, minor) in {**nodes, "nvidia-x": (195, 9), "null": (1, 3)}.items():
+        os.mknod(tmp_path / "dev" / name, stat.S_IFCHR, os.makedev(major, minor))
+    (tmp_path / "dev/nvidia2").write_text("a file")
+    (tmp_path / "dev/nvidia3").symlink_to("nowhere")
+    dev = str(tmp_path / "dev")
+    devices = find_devices(dev, str(tmp_path / "proc"))
+    assert {(node.path.removeprefix(dev + "/"), node.minor) for node in devices.nodes} == {
+        ("nvidia0", 0), ("nvidia12", 12), ("nvidiactl", None), ("nvidia-uvm", None),
+    }  # fmt: skip
+    assert devices.wrong == (f"{dev}/nvidia1", f"{dev}/nvidia2")
+    assert devices.majors == {195, 235}
+    rdevs = [(195, 12), (195, 255), (195, 200), (195, 250), (235, 0)]
+    assert [devices.minor_of(os.makedev(*rdev)) for rdev in rdevs] == [12, None, 200, None, None]
+    assert [devices.is_uvm(os.makedev(*rdev)) for rdev in rdevs] == [False, False, False, False, True]
+    assert find_devices(dev, str(tmp_path / "nowhere")).majors == {195}
+    assert find_devices(str(tmp_path / "nowhere")).nodes == ()
