@@ -66,7 +66,9 @@ def plant(site: Site) -> tuple[int, int]:
         "nvidia-persistenced", *every, "--ctl", "--signals", "/run/signals", program="/usr/bin/nvidia-persistenced"
     )
     orphan = site.orphan("--ignore-term", "--title", "python -m sglang.launch_server")
-    OUT.print(f"   an orphan with 76 GiB on GPU 1 that ignores SIGTERM (pid {orphan}), and nvidia-persistenced (pid {bystander})")
+    OUT.print(
+        f"   an orphan with 76 GiB on GPU 1 that ignores SIGTERM (pid {orphan}), and nvidia-persistenced (pid {bystander})"
+    )
     show(site.machine, "gpu-lifecycle", "holders")
     return orphan, bystander
 

@@ -14,18 +14,18 @@ WORDS = {3: "error", 4: "warning", 5: "notice", 6: "info"}
 
 VERDICTS = """# The rules of a verdict, in order
 
-The first rule that answers, decides. Names of processes and command lines are never asked. A *tenant* is spared; it refuses the
-start (`conflict`, status 75) where it holds memory on a claimed GPU that is not free. Under policy `report` what would be reaped
-is a `conflict` of the rule `policy-report`; while not all processes can be seen, of the rule `partial-sight`. This table is made
-from `gpu_lifecycle/rules/verdict.py` by `make docs`.
+The first rule that answers, decides. Names of processes and command lines are never asked. A *tenant* is spared; it refuses
+the start (`conflict`, status 75) where it holds memory on a claimed GPU that is not free. Under policy `report` what would be
+reaped is a `conflict` of the rule `policy-report`; while not all processes can be seen, of the rule `partial-sight`. This table
+is made from `gpu_lifecycle/rules/verdict.py` by `make docs`.
 
 | # | rule | what it says |
 | --- | --- | --- |
 """
 EVENTS_PAGE = """# Events
 
-Every event in the journal carries `MESSAGE_ID=`, `GPU_LIFECYCLE_EVENT=`, `GPU_LIFECYCLE_UNIT=` and `GPU_LIFECYCLE_RUN=`. For one
-kind: `journalctl GPU_LIFECYCLE_EVENT=holder-reaped`; with explanations: `journalctl -x`. This page is made from
+Every event in the journal carries `MESSAGE_ID=`, `GPU_LIFECYCLE_EVENT=`, `GPU_LIFECYCLE_UNIT=` and `GPU_LIFECYCLE_RUN=`. For
+one kind: `journalctl GPU_LIFECYCLE_EVENT=holder-reaped`; with explanations: `journalctl -x`. This page is made from
 `gpu_lifecycle/rules/events.py` by `make docs`.
 
 | event | priority | what it means | MESSAGE_ID |

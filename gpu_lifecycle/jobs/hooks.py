@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 
@@ -21,6 +22,10 @@ from gpu_lifecycle.system.notify import Notifier, status_line
 from gpu_lifecycle.system.procfs import Proc
 
 SHOW_EVERY = 1.0  # seconds between two STATUS lines or state files of a wait
+
+
+class Stopped(BaseException):  # not an error: nothing that handles errors may swallow it
+    """systemd ends the hook: the unit is to be stopped, or the hook's time is up."""
 
 
 def load_config(layout: Layout, unit: UnitName) -> Config:
@@ -94,6 +99,7 @@ def pre_start(unit: UnitName, layout: Layout) -> Exit:
     ``RestartPreventExitStatus=`` does not look at hooks (systemd.service(5)), so its own 78 would be restarted.
     """
     hook = Hook(unit, layout, Phase.PRE_START)
+    signal.signal(signal.SIGTERM, _raise_stopped)
     try:
         hook.must_be_inside()
         hook.state.document["failed_starts"] = hook.state.failed_starts if _restarts(unit) else 0
@@ -107,8 +113,24 @@ def pre_start(unit: UnitName, layout: Layout) -> Exit:
         raise
     except LifecycleError as error:
         return _refuse(hook, error.status, str(error))
+    except Stopped:
+        return _interrupted(hook)
     finally:
         hook.close()
+
+
+def _raise_stopped(_number: int, _frame: object) -> None:
+    raise Stopped
+
+
+def _interrupted(hook: Hook) -> Exit:
+    """A hook that dies by SIGTERM would make a plain stop end as "failed"; one that exits 0 would let a start go on.
+
+    So it exits 0 and leaves a refusal for ``serve``, which only a start that goes on all the same will read.
+    """
+    text = "the sweep was interrupted by a stop"
+    hook.say(text, refusal={"run": hook.run, "status": int(Exit.TEMPFAIL), "text": text})
+    return Exit.OK
 
 
 def _restarts(unit: UnitName) -> int:

@@ -73,6 +73,7 @@ class Sweep:
         self.journal = journal
         self.show = show
         self.results: dict[int, str] = {}
+        self.reaped: dict[int, Judged] = {}
         self.told: set[tuple[int, str]] = set()
         self.began = time.monotonic()
 
@@ -183,6 +184,7 @@ class Sweep:
         for grip, item in held.items():
             result = "survived" if grip in left else "killed" if grip in killed else "ended"
             self.results[item.process.pid] = result
+            self.reaped[item.process.pid] = item
             fields = judged_fields(item)
             if result == "survived":
                 where = self.observer.proc.wait_channel(item.process.pid)
@@ -260,6 +262,8 @@ class Sweep:
         return used - sum(entry.memory or 0 for entry in living) <= self.config.sweep.free_below
 
     def _result(self, outcome: Outcome, text: str, seen: Observation, gpus: tuple[Gpu, ...]) -> SweepResult:
-        result = SweepResult(outcome, text, seen.judged, dict(self.results), gpus, self._seconds())
+        still = {item.process.pid for item in seen.judged}
+        gone = tuple(item for pid, item in self.reaped.items() if pid not in still)
+        result = SweepResult(outcome, text, gone + seen.judged, dict(self.results), gpus, self._seconds())
         self.journal.tell(Event("sweep-finished", f"sweep ended in {result.seconds:.2f} s: {outcome}, {text}"))
         return result

@@ -68,7 +68,7 @@ class GpuProbe:
             )
         if line is None:
             self._abandon()
-            return GpuView((), error=classify("hung", f"no answer in {deadline:.0f} s"), at=time.monotonic())
+            return GpuView((), error=classify("hung", f"no answer in {deadline:g} s"), at=time.monotonic())
         return self._read(line)
 
     def _read(self, line: bytes) -> GpuView:

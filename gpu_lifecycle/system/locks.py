@@ -31,7 +31,7 @@ def hold_gpus(layout: Layout, uuids: Sequence[str], seconds: float, tick: Callab
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise BusyError(
-                        f"cannot sweep GPU {uuid}: another sweep has held its lock for {seconds:.0f} s",
+                        f"cannot sweep GPU {uuid}: another sweep has held its lock for {seconds:g} s",
                         hint=f"see who holds it: lslocks | grep {uuid}",
                     )
                 tick(f"another sweep of GPU {uuid} is running", left)

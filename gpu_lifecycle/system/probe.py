@@ -37,7 +37,7 @@ class HealthProbe:
             async with asyncio.timeout(deadline):
                 code, text = await self._ask(path)
         except TimeoutError:
-            return Health(None, f"no answer within {deadline:.0f} s", time.monotonic() - began)
+            return Health(None, f"no answer within {deadline:g} s", time.monotonic() - began)
         except OSError as error:
             return Health(None, printable(f"cannot connect: {error}", 160), time.monotonic() - began)
         return Health(code, text, time.monotonic() - began)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sglang_standin.harness import PROGRAM, Engine, free_port, living, wait_for
+
+from tests.standins.sglang_standin.harness import PROGRAM, Engine, free_port, living, wait_for
 
 GIB = 1 << 30
 FAST = ("--load-seconds", "0.2", "--warmup-seconds", "0")

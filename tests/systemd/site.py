@@ -85,7 +85,12 @@ memory_deadline = "6s"
     def orphan(self, *options: str, gpu: int = 1, gib: int = 76) -> int:
         """A process that nobody answers for: daemonised, in no unit, with memory on one GPU. Returns its pid there."""
         words = ["--gpu", str(gpu), "--ctl", "--uvm", "--memory", f"{gpu}={gib * GIB}", "--daemonize", *options]
-        return self.plant("orphan", *words)
+        pid = self.plant("orphan", *words)
+        self.machine.wait(lambda: self.parent(pid) == 1, 10, "the orphan to be one")
+        return pid
+
+    def parent(self, pid: int) -> int:
+        return int(self.ask("cat", f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
 
     def plant(self, name: str, *words: str, program: str = HOLDER) -> int:
         pidfile = f"/run/{name}.pid"

@@ -93,7 +93,9 @@ def test_daemon_killed_at_any_moment(site: Site, seed: int) -> None:
     daemon = int(site.show("MainPID"))
     if daemon:
         site.kill(daemon)
-    site.machine.wait(lambda: site.state() == "active" and int(site.show("MainPID")) != daemon, 60, "the next start to be ready")
+    site.machine.wait(
+        lambda: site.state() == "active" and int(site.show("MainPID")) != daemon, 60, "the next start to be ready"
+    )
     assert len(site.workers()) == 8
 
 

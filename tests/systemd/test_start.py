@@ -75,7 +75,9 @@ def test_memory_of_others_does_not_count(site: Site) -> None:
     """The GPU is not empty, and yet the unit's own processes hold nothing of it."""
     site.configure("--misbehave", "skip-gpu=3")
     site.start(wait=False)
-    site.machine.wait(lambda: "engine-started" in [e["GPU_LIFECYCLE_EVENT"] for e in site.events()], 20, "the engine to be started")
+    site.machine.wait(
+        lambda: "engine-started" in [e["GPU_LIFECYCLE_EVENT"] for e in site.events()], 20, "the engine to be started"
+    )
     site.service_holder("late-tenant", "--gpu", "3", "--uvm", "--memory", f"3={72 * GIB}")
     site.machine.wait(lambda: "GPU 3 has 0 B" in site.show("StatusText"), 20, "STATUS to miss GPU 3")
     assert site.state() == "activating"

@@ -1,0 +1,197 @@
+"""One question to a server, bounded, whatever the server does: real servers on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from gpu_lifecycle.rules.endpoints import Endpoint
+from gpu_lifecycle.rules.readiness import Health
+from gpu_lifecycle.system.probe import BODY_LIMIT, HealthProbe
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def answer(head: str, body: bytes = b"", *, length: bool = True) -> Handler:
+    """Reads a request, and answers it."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        size = f"Content-Length: {len(body)}\r\n" if length else ""
+        writer.write(f"HTTP/1.1 {head}\r\n{size}\r\n".encode() + body)
+        await writer.drain()
+
+    return handle
+
+
+def raw(*chunks: bytes) -> Handler:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.writelines(chunks)
+        await writer.drain()
+
+    return handle
+
+
+async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    while True:
+        writer.write(b"x" * 4096)
+        await writer.drain()
+
+
+async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def dripping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A header line every few milliseconds, for ever: no single wait is long."""
+    writer.write(b"HTTP/1.1 200 OK\r\n")
+    while not reader.at_eof():
+        writer.write(b"X: y\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.02)
+
+
+async def asked(handler: Handler, *, host: str = "127.0.0.1", uds: str = "", deadline: float = 10) -> Health:
+    """Serves with ``handler``, and asks once."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await handler(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    starting = asyncio.start_unix_server(serve, uds) if uds else asyncio.start_server(serve, host, 0)
+    server = await starting
+    port = 0 if uds else server.sockets[0].getsockname()[1]
+    probe = HealthProbe(Endpoint(host, port, uds=uds))
+    try:
+        async with server:
+            return await probe.get("/health", deadline)
+    finally:
+        await probe.close()
+
+
+def ask(handler: Handler, **how: object) -> Health:
+    return asyncio.run(asked(handler, **how))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("handler", "code", "text"),
+    [
+        (answer("200 OK"), 200, "status 200"),
+        (answer("200 OK", b'{"status": "ok"}'), 200, "status 200"),
+        (answer("200 OK", b"no length, closed at the end", length=False), 200, "status 200"),
+        (answer("200 OK", b"x" * BODY_LIMIT), 200, "status 200"),
+        (answer("503 Service Unavailable", b"loading"), 503, "status 503"),
+        (answer("204 No Content"), 204, "status 204"),
+        (answer("302 Found\r\nLocation: http://127.0.0.1:1/"), 302, "status 302"),
+        (answer("404 Not Found"), 404, "status 404"),
+        (answer("200 OK", b"x" * (BODY_LIMIT + 1)), None, f"an answer of more than {BODY_LIMIT} bytes"),
+        (endless, None, f"an answer of more than {BODY_LIMIT} bytes"),
+        (raw(b"\x16\x03\x01 garbage \x00\xff\r\n\r\n"), None, "no usable answer: RemoteProtocolError"),
+        (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort"), None, "no usable answer: RemoteProtocolError"),
+        (raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), None, "no usable answer: RemoteProtocolError"),
+        (raw(b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * 500_000), None, "no usable answer: RemoteProtocolError"),
+        (raw(), None, "no usable answer: RemoteProtocolError"),
+    ],
+)
+def test_answer(handler: Handler, code: int | None, text: str) -> None:
+    health = ask(handler)
+    assert health.code == code
+    assert health.text.startswith(text)
+    assert health.text.isprintable()
+    assert health.ok is (code == 200)
+
+
+@pytest.mark.parametrize("handler", [silent, dripping])
+def test_the_deadline_is_for_the_whole_question(handler: Handler) -> None:
+    began = time.monotonic()
+    health = ask(handler, deadline=0.5)
+    assert time.monotonic() - began < 5
+    assert (health.code, health.text) == (None, "no answer within 0.5 s")
+    assert 0.5 <= health.seconds < 5
+
+
+def test_refused() -> None:
+    async def knock(endpoint: Endpoint) -> Health:
+        probe = HealthProbe(endpoint)
+        try:
+            return await probe.get("/health", 5)
+        finally:
+            await probe.close()
+
+    with socket.socket() as bound:  # keeps the port ours, and does not listen
+        bound.bind(("127.0.0.1", 0))
+        for endpoint in (Endpoint("127.0.0.1", bound.getsockname()[1]), Endpoint("localhost", 0, uds="/nowhere")):
+            health = asyncio.run(knock(endpoint))
+            assert (health.code, health.text) == (None, "connection refused")
+
+
+def test_no_proxy_stands_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert ask(answer("200 OK")).ok
+
+
+def test_other_ways_to_a_server(tmp_path: Path) -> None:
+    assert ask(answer("200 OK"), host="::1").ok
+    assert ask(answer("200 OK"), uds=str(tmp_path / "s")).ok
+
+
+def test_what_is_asked() -> None:
+    """The path and the host; and one connection per question, so that a dead listener shows."""
+    requests: list[bytes] = []
+    later: list[bytes] = []
+
+    over = asyncio.Event()
+
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        later.append(await reader.read())
+        writer.close()
+        if len(later) == 2:
+            over.set()
+
+    async def twice() -> None:
+        server = await asyncio.start_server(note, "127.0.0.1", 0)
+        probe = HealthProbe(Endpoint("127.0.0.1", port := server.sockets[0].getsockname()[1]))
+        async with server:
+            for _ in range(2):
+                assert (await probe.get("/v1/x?y=1", 10)).ok
+            await asyncio.wait_for(over.wait(), 10)
+        await probe.close()
+        assert later == [b"", b""], "a connection was used again"
+        assert [request.split(b"\r\n")[0] for request in requests] == [b"GET /v1/x?y=1 HTTP/1.1"] * 2
+        assert all(f"\r\nHost: 127.0.0.1:{port}\r\n".encode() in request for request in requests)
+
+    asyncio.run(twice())
+
+
+def test_cancelling_is_not_swallowed() -> None:
+    async def run() -> None:
+        arrived = asyncio.Event()
+
+        async def arrive(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+            arrived.set()
+            await reader.read()
+
+        task = asyncio.create_task(asked(arrive))
+        await asyncio.wait_for(arrived.wait(), 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
