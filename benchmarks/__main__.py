@@ -63,7 +63,7 @@ def main() -> int:
     if as_json:
         print(json.dumps({"schema": 1, "rows": [row.json() for row in rows]}, indent=2))
     else:
-        print_table(rows, Console(highlight=False))
+        print_table(rows, Console(highlight=False, width=None if sys.stdout.isatty() else 120))
     return 0
 
 

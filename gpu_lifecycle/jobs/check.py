@@ -12,6 +12,7 @@ from gpu_lifecycle.jobs.inspect import print_json, scene_for
 from gpu_lifecycle.jobs.observe import Observer
 from gpu_lifecycle.rules.claims import claimed
 from gpu_lifecycle.rules.config import Config
+from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.rules.report import advice, describe
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.procfs import Proc
@@ -133,7 +134,7 @@ def _gpus(unit: UnitName, config: Config) -> Found:
             key = error.key if isinstance(error, ConfigError) else ""
             yield Finding(Level.ERROR, "gpus", error.message, error.hint, key=key), error.status
             return
-        yield Finding(Level.INFO, "gpus", f"{len(gpus)} GPUs are there, driver {view.driver}"), Exit.OK
+        yield Finding(Level.INFO, "gpus", f"{show_count(len(gpus), 'GPU')} found, driver {view.driver}"), Exit.OK
         yield from _holders(unit, config, Observer(probe), [gpu.uuid for gpu in gpus], view)
 
 

@@ -55,6 +55,7 @@ class Hook:
         self.notifier = Notifier()
         self.state = StateFile.load(layout, unit, self.run)
         self._shown = 0.0
+        self.probe = GpuProbe()
 
     def show(self, text: str) -> None:
         """Says what is being waited for, at most once a second."""
@@ -77,7 +78,7 @@ class Hook:
             )
 
     def sweep(self, config: Config, *, survivors_only: bool, prove: bool = True) -> SweepResult:
-        with GpuProbe() as probe:
+        with self.probe as probe:
             observer = Observer(probe)
             scene = Scene(
                 unit=self.unit,
@@ -89,6 +90,7 @@ class Hook:
             return Sweep(scene, config, self.layout, observer, self.journal, self.show).run(prove=prove)
 
     def close(self) -> None:
+        self.probe.close()
         self.notifier.close()
 
 
@@ -102,7 +104,8 @@ def pre_start(unit: UnitName, layout: Layout) -> Exit:
     signal.signal(signal.SIGTERM, _raise_stopped)
     try:
         hook.must_be_inside()
-        hook.state.document["failed_starts"] = hook.state.failed_starts if _restarts(unit) else 0
+        hook.probe.begin()
+        hook.state.document["failed_starts"] = _failed_in_this_chain(hook)
         hook.say("reading the config", refusal=None, gpus=[], progress=None, eta=None)
         config = load_config(layout, unit)
         result = hook.sweep(config, survivors_only=False)
@@ -133,15 +136,18 @@ def _interrupted(hook: Hook) -> Exit:
     return Exit.OK
 
 
-def _restarts(unit: UnitName) -> int:
-    """How often systemd has restarted the unit by itself since a person last started it; 0 where it cannot say."""
+def _failed_in_this_chain(hook: Hook) -> int:
+    """How many starts in a row have failed since a person last started the unit; a start by hand begins at 0 again."""
+    if not hook.state.failed_starts:
+        return 0
     from gpu_lifecycle.system.bus import Bus
 
     try:
         with Bus() as bus:
-            return bus.unit_state(unit.service).n_restarts
+            restarted = bus.unit_state(hook.unit.service).n_restarts > 0
     except LifecycleError:
-        return 0
+        restarted = False
+    return hook.state.failed_starts if restarted else 0
 
 
 def _port_free(hook: Hook, config: Config) -> Exit | None:
@@ -192,6 +198,7 @@ def post_stop(unit: UnitName, layout: Layout) -> Exit:
     hook = Hook(unit, layout, Phase.POST_STOP)
     try:
         hook.must_be_inside()
+        hook.probe.begin()
         phase_before = str(hook.state.document.get("text", ""))
         hook.say("looking for survivors")
         config = _config_or_defaults(hook)

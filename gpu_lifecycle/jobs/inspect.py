@@ -136,7 +136,7 @@ def sweep(unit: UnitName, layout: Layout, *, as_json: bool, dry_run: bool) -> in
             "cannot sweep: only root may end other users' processes", hint="run it with sudo, or with --dry-run"
         )
     config = load_config(layout, unit)
-    journal = Journal(unit.service, terminal=not as_json)
+    journal = Journal(unit.service, terminal=not as_json, by_hand=True)
     show = _shower()
     with GpuProbe() as probe:
         job = Sweep(scene_for(unit, config), config, layout, Observer(probe), journal, show)

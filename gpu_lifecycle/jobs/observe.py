@@ -10,7 +10,7 @@ from gpu_lifecycle.errors import BlindError, LifecycleError
 from gpu_lifecycle.facts import GpuView, Judged, Owner, OwnerKind, Process, Scan, Sight
 from gpu_lifecycle.rules.claims import full_gpus
 from gpu_lifecycle.rules.owners import owner_of
-from gpu_lifecycle.rules.verdict import Case, Scene, judge
+from gpu_lifecycle.rules.verdict import Case, Scene, in_cgroup, judge
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.holders import Devices, Scanner, find_devices
 from gpu_lifecycle.system.procfs import Proc
@@ -51,7 +51,7 @@ class Observer:
         )
         processes = {process.pid: process for process in (*scan.members, *scan.holders)}
         memory = memory_of(view, processes)
-        owners = self._owners(processes.values())
+        owners = self._owners(processes.values(), scene)
         chain = _init_chain(scan.holders)
         judged = tuple(
             judge(self._case(process, owners[process.pid], memory.get(process.pid, {}), claim, view, chain), scene)
@@ -82,9 +82,11 @@ class Observer:
             parent_is_init=process.pid in chain,
         )
 
-    def _owners(self, processes: Collection[Process]) -> dict[int, Owner]:
+    def _owners(self, processes: Collection[Process], scene: Scene) -> dict[int, Owner]:
+        """Who owns each process. The bus is asked only about units of others: of ours, the cgroup says enough."""
         owners = {process.pid: owner_of(process.cgroup) for process in processes}
-        names = {owner.name for owner in owners.values() if owner.kind is OwnerKind.UNIT}
+        others = [process.pid for process in processes if not in_cgroup(process, scene.cgroup)]
+        names = {owners[pid].name for pid in others if owners[pid].kind is OwnerKind.UNIT}
         alive = units_alive(names)
         return {
             pid: replace(owner, alive=alive.get(owner.name)) if owner.kind is OwnerKind.UNIT else owner

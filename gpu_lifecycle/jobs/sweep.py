@@ -18,7 +18,7 @@ from gpu_lifecycle.jobs.observe import Observation, Observer
 from gpu_lifecycle.rules.claims import Release, claimed, judge_release
 from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.events import Event
-from gpu_lifecycle.rules.quantity import show_duration
+from gpu_lifecycle.rules.quantity import show_count, show_duration
 from gpu_lifecycle.rules.report import advice, describe, judged_fields, memory_text
 from gpu_lifecycle.rules.verdict import Scene
 from gpu_lifecycle.system.journal import Journal
@@ -98,7 +98,7 @@ class Sweep:
         gpus, view = self.claim()
         uuids = [gpu.uuid for gpu in gpus]
         with hold_gpus(self.layout, uuids, LOCK_SECONDS, lambda text, left: self.show(f"{text}, {left:.0f} s left")):
-            self.journal.tell(Event("sweep-started", f"sweep of {len(uuids)} GPUs, policy {self.scene.policy}"))
+            self.journal.tell(Event("sweep-started", f"sweep of {show_count(len(uuids), 'GPU')}, policy {self.scene.policy}"))
             seen = self._reap_rounds(uuids, view)
             return self._conclude(seen, uuids if prove or self.results else [], gpus)
 
@@ -109,7 +109,7 @@ class Sweep:
         reap = [item for item in seen.judged if item.verdict is Verdict.REAP]
         conflicts = [item for item in seen.judged if item.verdict is Verdict.CONFLICT]
         outcome = Outcome.CONFLICT if conflicts else Outcome.FREE if seen.sight.full else Outcome.UNKNOWN
-        text = f"{len(reap)} processes would be reaped, {len(conflicts)} are in the way"
+        text = f"{show_count(len(reap), 'process')} would be reaped, {len(conflicts)} in the way"
         return SweepResult(outcome, text, seen.judged, {}, gpus, self._seconds())
 
     def _seconds(self) -> float:
@@ -176,7 +176,7 @@ class Sweep:
 
     def _wait(self, held: list[Held], seconds: float, what: str) -> list[Held]:
         def tick(left: int, time_left: float) -> None:
-            self.show(f"waiting for {left} processes {what}, {show_duration(round(time_left))} left")
+            self.show(f"waiting for {show_count(left, 'process')} {what}, {show_duration(round(time_left))} left")
 
         return wait_gone(held, seconds, tick)
 
@@ -210,14 +210,19 @@ class Sweep:
         return self._prove(seen, uuids, gpus)
 
     def _prove(self, seen: Observation, uuids: list[str], gpus: tuple[Gpu, ...]) -> SweepResult:
-        """Process exit is one gate, memory release is the other, with a deadline of its own."""
+        """Process exit is one gate, memory release is the other, with a deadline of its own.
+
+        The view that the last look judged by is the first sample: a whole scan lies between it and the next one.
+        """
         if not uuids:
             return self._result(Outcome.FREE, "nothing of this unit is left", seen, gpus)
-        release, view = self._wait_release(uuids)
+        release, view = self._wait_release(uuids, seen.view)
         shown = tuple(gpu for gpu in view.gpus if gpu.uuid in uuids)
         if release.free:
-            self.journal.tell(Event("memory-released", f"{len(uuids)} GPUs are free: {memory_text(shown)}"))
-            return self._result(Outcome.FREE, f"{len(uuids)} GPUs are free", seen, shown)
+            self.journal.tell(
+                Event("memory-released", f"memory of {show_count(len(uuids), 'GPU')} is free: {memory_text(shown)}")
+            )
+            return self._result(Outcome.FREE, f"{show_count(len(uuids), 'GPU')} free", seen, shown)
         seen = self._look(uuids, view)
         self._tell_verdicts(seen)
         holding = [item for item in seen.judged if any(uuid in release.held for uuid in item.memory)]
@@ -231,13 +236,13 @@ class Sweep:
         outcome = Outcome.UNKNOWN if view.error else Outcome.CONFLICT if holding else Outcome.STUCK
         return self._result(outcome, text, seen, shown or gpus)
 
-    def _wait_release(self, uuids: list[str]) -> tuple[Release, GpuView]:
+    def _wait_release(self, uuids: list[str], first: GpuView) -> tuple[Release, GpuView]:
         """Looks at the memory, quickly at first and slower later, until it is free and steady or the time is up.
 
         A holder that comes up meanwhile, or that this unit may not touch, ends the wait for nobody: the deadline does.
         """
         deadline = time.monotonic() + self.config.sweep.memory_deadline
-        samples: list[GpuView] = []
+        samples = [first]
         pause = POLL_FIRST
         while True:
             samples = [*samples[-1:], self.observer.probe.view(NVML_SECONDS)]
@@ -247,7 +252,7 @@ class Sweep:
                 return release, samples[-1]
             self.show(f"waiting for GPU memory: {release.text}, {show_duration(round(left))} left")
             time.sleep(min(pause, left))
-            pause = min(pause * 1.5, POLL_LAST) if len(samples) > 1 else pause
+            pause = min(pause * 1.5, POLL_LAST)
 
     def _others_hold(self, view: GpuView, release: Release) -> bool:
         """True where living holders, not a teardown, explain all that is held: waiting would not help."""

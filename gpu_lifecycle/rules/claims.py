@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpu_lifecycle.errors import ConfigError, Exit, UnavailableError
 from gpu_lifecycle.facts import ErrorClass, Gpu, GpuError, GpuView
-from gpu_lifecycle.rules.quantity import show_size
+from gpu_lifecycle.rules.quantity import show_count, show_size
 
 _PCI = re.compile(r"^(?:PCI:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])?$", re.IGNORECASE)
 STEADY_BYTES = 16 * 1024 * 1024
@@ -40,7 +40,7 @@ def claimed(view: GpuView, claim: str | Sequence[str | int], count: int | None) 
             raise trouble(f"cannot use GPU {gpu.index} ({gpu.uuid})", gpu.error)
     if count is not None and len(found) != count:
         raise UnavailableError(
-            f"{len(found)} GPUs are there, and the config asks for exactly {count}",
+            f"{show_count(len(found), 'GPU')} found, and the config asks for exactly {count}",
             hint="see which one is missing: gpu-lifecycle gpus; or correct gpus.count",
         )
     return found

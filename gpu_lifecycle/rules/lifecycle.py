@@ -12,7 +12,7 @@ from typing import assert_never
 from gpu_lifecycle.errors import Exit
 from gpu_lifecycle.facts import Identity, Phase
 from gpu_lifecycle.rules.events import Event
-from gpu_lifecycle.rules.quantity import show_duration, show_size
+from gpu_lifecycle.rules.quantity import show_count, show_duration, show_size
 from gpu_lifecycle.rules.readiness import Look, Needs, blind, progress_of, unmet
 
 LOADING_STOP_GRACE = 3.0  # an engine that is still loading has nothing to drain, and its main process dies at once
@@ -211,7 +211,7 @@ def loading_text(look: Look, reasons: tuple[str, ...], life: Life, now: float) -
     """One line on how far a load is: what is resident, and what is still missing."""
     amounts = [amount or 0 for amount in look.memory.values()]
     count = len(life.limits.needs.gpus)
-    held = f"{_span(amounts)} on each of {count} GPUs" if any(amounts) else "no GPU memory yet"
+    held = f"{_span(amounts)} on each of {show_count(count, 'GPU')}" if any(amounts) else "no GPU memory yet"
     word = "warming up" if look.bound_by_us else "loading"
     return f"{word} for {show_duration(round(now - life.began))}: {held}; waiting for: {reasons[0]}"
 
@@ -225,7 +225,7 @@ def _ready(life: Life, look: Look, now: float) -> Result:
     total = sum(amount or 0 for amount in look.memory.values())
     took = show_duration(round(now - life.began, 1))
     count = len(life.limits.needs.gpus)
-    text = f"ready: {look.model or 'engine'} on {count} GPUs, {show_size(total)} resident, loaded in {took}"
+    text = f"ready: {look.model or 'engine'} on {show_count(count, 'GPU')}, {show_size(total)} resident, loaded in {took}"
     life = replace(
         life, was_ready=True, workers=look.workers, failed_starts=0, phase=Phase.READY, since=now, text=text, strikes=0
     )
@@ -239,7 +239,7 @@ def _watched(life: Life, look: Look, now: float) -> Result:
     lost = life.workers - look.alive
     if lost:
         pids = ", ".join(str(identity.pid) for identity in sorted(lost, key=lambda item: item.pid))
-        return _fail(life, f"lost {len(lost)} of {len(life.workers)} worker processes (pid {pids})", now)
+        return _fail(life, f"lost {len(lost)} of {len(life.workers)} workers (pid {pids})", now)
     reasons = unmet(look, life.limits.needs, blind_is_fine=True)
     gap = now - life.looked > 3 * life.limits.interval + 2 * life.limits.probe_timeout
     if reasons and gap:
@@ -255,7 +255,7 @@ def _watched(life: Life, look: Look, now: float) -> Result:
     elif not blind(look):
         life = replace(life, blind_said=False)
     if life.strikes:
-        text = f"ready: healthy again after {life.strikes} failed checks"
+        text = f"ready: healthy again after {show_count(life.strikes, 'failed check')}"
         life = replace(life, strikes=0, phase=Phase.READY, since=now, text=text)
         effects += [Notify(status=text), Tell(Event("healthy-again", text))]
     return life, tuple(effects)
@@ -264,7 +264,7 @@ def _watched(life: Life, look: Look, now: float) -> Result:
 def _strike(life: Life, reasons: tuple[str, ...], now: float) -> Result:
     strikes = life.strikes + 1
     if strikes >= life.limits.failures:
-        return _fail(life, f"{strikes} checks in a row failed: {'; '.join(reasons)}", now)
+        return _fail(life, f"{show_count(strikes, 'check')} in a row failed: {'; '.join(reasons)}", now)
     text = f"suspect: check {strikes} of {life.limits.failures} failed: {reasons[0]}"
     since = life.since if life.phase is Phase.SUSPECT else now
     life = replace(life, strikes=strikes, phase=Phase.SUSPECT, since=since, text=text)
@@ -325,12 +325,12 @@ def _tick(life: Life, left: int, now: float) -> Result:
     if life.deadline is None or now < life.deadline:
         return life, ()
     if life.stage == 3:
-        return _finish(life, f"{left} processes are left for the post-stop hook", now)
+        return _finish(life, f"{show_count(left, 'process')} left for the post-stop hook", now)
     loading_or_failed = life.stage == 1 and life.phase is not Phase.DRAINING
     stage = 3 if loading_or_failed or life.stage == 2 else 2
     life, effects = _next_stage(life, now, stage)
     if stage == 3:
-        text = f"killing {left} processes that did not end in time"
+        text = f"killing {show_count(left, 'process')} that did not end in time"
         return replace(life, text=text), (Notify(status=text), Tell(Event("engine-killed", text)), *effects)
     return life, effects
 

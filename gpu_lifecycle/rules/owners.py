@@ -37,8 +37,8 @@ def owner_of(cgroup: str) -> Owner:
     if session:
         return session
     units = [part for part in parts if part.endswith((".service", ".scope"))]
-    if units:
-        return Owner(OwnerKind.UNIT, units[-1])
+    if units:  # the first one: what is below it is the unit's own affair, whatever it is called
+        return Owner(OwnerKind.UNIT, units[0])
     return Owner(OwnerKind.NONE, cgroup if parts else "")
 
 
@@ -61,7 +61,7 @@ def _session(parts: list[str]) -> Owner | None:
             return Owner(OwnerKind.SESSION, part)
         if _USER_MANAGER.match(part):
             rest = [name for name in parts[at + 1 :] if name.endswith((".service", ".scope"))]
-            if rest and rest[-1].endswith(".service"):
-                return Owner(OwnerKind.UNIT, f"{part}/{rest[-1]}")
-            return Owner(OwnerKind.SESSION, "/".join([part, *rest[-1:]]))
+            if rest and rest[0].endswith(".service"):
+                return Owner(OwnerKind.UNIT, f"{part}/{rest[0]}")
+            return Owner(OwnerKind.SESSION, "/".join([part, *rest[:1]]))
     return None

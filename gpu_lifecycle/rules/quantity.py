@@ -160,3 +160,9 @@ def _whole_units(seconds: int) -> str:
         if count or parts:
             parts.append((count, unit))
     return " ".join(f"{count}{unit}" for count, unit in parts[:2] if count)
+
+
+def show_count(number: int, word: str) -> str:
+    """``1 GPU``, ``8 GPUs``, ``2 processes``."""
+    plural = f"{word}es" if word.endswith("s") else f"{word}s"
+    return f"{number} {word if number == 1 else plural}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu_lifecycle.facts import Gpu, Judged, OwnerKind, Sight, Verdict
-from gpu_lifecycle.rules.quantity import show_size
+from gpu_lifecycle.rules.quantity import show_count, show_size
 
 
 def describe(item: Judged) -> str:
@@ -17,7 +17,7 @@ def describe(item: Judged) -> str:
         parts.append(f"in {item.owner.kind} {item.owner.name}")
     amounts = [amount for amount in item.memory.values() if amount is not None]
     if amounts:
-        parts.append(f"with {show_size(sum(amounts))} on {len(item.memory)} GPUs")
+        parts.append(f"with {show_size(sum(amounts))} on {show_count(len(item.memory), 'GPU')}")
     return " ".join(parts)
 
 

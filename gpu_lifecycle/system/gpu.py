@@ -39,6 +39,7 @@ class GpuProbe:
         self._buffer = b""
         self._number = 0
         self.hung = 0  # how many helpers had to be abandoned
+        self._asked = 0  # the number of a question that was sent ahead, 0: none
 
     def __enter__(self) -> Self:
         return self
@@ -55,11 +56,12 @@ class GpuProbe:
         """All GPUs, within ``deadline`` seconds. Never raises: what is not known comes back as an error."""
         if self._still_stuck():
             return GpuView((), error=classify("hung", "an earlier question is still unanswered"), at=time.monotonic())
-        self._number += 1
         end = time.monotonic() + deadline
         try:
             helper = self._started()
-            self._ask(helper, {"id": self._number, "op": "view"})
+            if not self._asked:
+                self._send(helper)
+            self._asked = 0
             line = self._line(helper, end)
         except (OSError, EOFError) as error:
             status = self._discard()
@@ -70,6 +72,19 @@ class GpuProbe:
             self._abandon()
             return GpuView((), error=classify("hung", f"no answer in {deadline:g} s"), at=time.monotonic())
         return self._read(line)
+
+    def begin(self) -> None:
+        """Starts the helper and sends the first question ahead; ``view`` takes the answer. Its start-up is then no wait.
+
+        Never raises: what goes wrong, ``view`` says.
+        """
+        with contextlib.suppress(OSError):
+            self._send(self._started())
+
+    def _send(self, helper: subprocess.Popen[bytes]) -> None:
+        self._number += 1
+        self._asked = self._number
+        self._ask(helper, {"id": self._number, "op": "view"})
 
     def _read(self, line: bytes) -> GpuView:
         try:
@@ -90,6 +105,7 @@ class GpuProbe:
                 start_new_session=True,  # a terminal's Ctrl-C is the daemon's business, not the helper's
             )
             self._buffer = b""
+            self._asked = 0
         return self._helper
 
     def _ask(self, helper: subprocess.Popen[bytes], request: dict[str, object]) -> None:
@@ -135,13 +151,12 @@ class GpuProbe:
         if helper is None:
             return None
         _close_pipes(helper)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return helper.wait(1.0)  # it ends by itself when its input ends
-        helper.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return helper.wait(1.0)
-        self._abandoned = helper
-        return None
+        if not _ended(helper, 1.0):  # it ends by itself when its input ends
+            helper.kill()
+            if not _ended(helper, 1.0):
+                self._abandoned = helper
+                return None
+        return helper.wait()
 
     def interrupt(self) -> None:
         """Makes a question that is being asked in another thread end now, unless its helper is stuck in the kernel."""
@@ -154,6 +169,17 @@ class GpuProbe:
         self._discard()
         if self._abandoned:
             self._still_stuck()
+
+
+def _ended(helper: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Waits for its end by a pidfd: ``Popen.wait`` with a timeout sleeps in steps that grow."""
+    if helper.poll() is not None:
+        return True
+    fd = os.pidfd_open(helper.pid)
+    try:
+        return bool(select.select([fd], [], [], seconds)[0])
+    finally:
+        os.close(fd)
 
 
 def _close_pipes(helper: subprocess.Popen[bytes]) -> None:

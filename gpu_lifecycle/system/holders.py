@@ -13,6 +13,7 @@ import stat as st
 from dataclasses import dataclass
 
 from gpu_lifecycle.facts import Node, Process, Scan, Sight
+from gpu_lifecycle.system.cgroup import Cgroup
 from gpu_lifecycle.system.procfs import Proc, read_bytes
 
 NVIDIA_MAJOR = 195
@@ -94,25 +95,26 @@ class Scanner:
         Raises OSError only where ``/proc`` itself cannot be listed.
         """
         self._unreadable = []
-        holders: list[Process] = []
-        members: list[Process] = []
         pids = self.proc.pids()
-        for pid in pids:
-            stat = self.proc.stat(pid)
-            if stat is None or stat.kernel_thread:
-                continue
-            process = self._look(pid)
-            if process:
-                holders.append(process)
-            if cgroup and _inside(self.proc.cgroup(pid), cgroup):
-                member = process or self.proc.describe(pid)
-                if member and self.proc.is_alive(member.identity):
-                    members.append(member)
-        return Scan(tuple(holders), tuple(members), self._sight(len(pids)), len(pids))
+        holders = {pid: process for pid in pids if (process := self._look(pid))}
+        inside = self._members(cgroup, pids) if cgroup else []
+        members = [member for pid in inside if (member := holders.get(pid) or self.proc.describe(pid))]
+        alive = tuple(member for member in members if self.proc.is_alive(member.identity))
+        return Scan(tuple(holders.values()), alive, self._sight(len(pids)), len(pids))
+
+    def _members(self, cgroup: str, pids: list[int]) -> list[int]:
+        """Processes of a cgroup: from its own list where the hierarchy is mounted, else from every process."""
+        group = Cgroup(cgroup)
+        if group.usable:
+            return sorted(group.pids())
+        return [pid for pid in pids if _inside(self.proc.cgroup(pid), cgroup)]
 
     def _look(self, pid: int) -> Process | None:
         held, how = self.held(pid)
-        return self.proc.describe(pid, devices=held, how=how) if held else None
+        if not held:
+            return None
+        stat = self.proc.stat(pid)
+        return self.proc.describe(pid, devices=held, how=how) if stat and not stat.kernel_thread else None
 
     def held(self, pid: int) -> tuple[frozenset[int], tuple[str, ...]]:
         """Device numbers that one process holds right now, and how ("fd", "map")."""
@@ -127,7 +129,8 @@ class Scanner:
             self._unreadable.append(pid)
         if count == 0 and not refused:
             # A leader that has exited shows an empty table while its threads still hold everything.
-            found |= self._by_tasks(pid)
+            stat = self.proc.stat(pid)
+            found |= self._by_tasks(pid) if stat and not stat.kernel_thread else set()
         return found
 
     def _by_tasks(self, pid: int) -> set[int]:

@@ -16,9 +16,12 @@ SOCKET = "/run/systemd/journal/socket"
 class Journal:
     """Where the events of one unit's run go."""
 
-    def __init__(self, unit: str, run: str = "", *, terminal: bool | None = None) -> None:
+    def __init__(self, unit: str, run: str = "", *, terminal: bool | None = None, by_hand: bool = False) -> None:
+        """``by_hand``: we are no part of the unit; ``journalctl -u`` shall show what we did to it all the same."""
         self.unit = unit
         self.run = run
+        # A field may stand more than once (systemd.journal-fields(7)): journald believes this one of root.
+        self.extra = [f"OBJECT_SYSTEMD_UNIT={unit}"] if by_hand else []
         self.native = os.path.exists(SOCKET)
         # Under systemd standard error is the journal already: a line there would be a second copy.
         self.terminal = terminal if terminal is not None else "JOURNAL_STREAM" not in os.environ
@@ -31,7 +34,7 @@ class Journal:
         if self.native:
             from pystemd.journal import sendv
 
-            sendv(*(f"{key}={value}" for key, value in fields.items()))
+            sendv(*(f"{key}={value}" for key, value in fields.items()), *self.extra)
         if self.terminal:
             priority = EVENTS[event.word].priority
             mark = {3: "error: ", 4: "warning: "}.get(priority, "")

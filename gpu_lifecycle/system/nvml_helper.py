@@ -33,6 +33,7 @@ class Session:
     def __init__(self) -> None:
         self.nvml = load()
         self.open = False
+        self.known: dict[int, tuple[Any, dict[str, Any]]] = {}  # handle and identity by index, for one session
         # LibraryMismatchError is no NVMLError (nvidia-ml-py raises it for a symbol that an old library lacks).
         mismatch = getattr(self.nvml, "NVMLLibraryMismatchError", self.nvml.NVMLError)
         self.errors = (self.nvml.NVMLError, mismatch)
@@ -42,6 +43,7 @@ class Session:
         return {"code": str(code) if code is not None else type(error).__name__, "text": str(error)}
 
     def close(self) -> None:
+        self.known.clear()
         if self.open:
             self.open = False
             try:
@@ -64,16 +66,24 @@ class Session:
     def gpu(self, index: int) -> dict[str, Any]:
         seen: dict[str, Any] = {"index": index}
         try:
-            handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
-            seen["uuid"] = self.nvml.nvmlDeviceGetUUID(handle)
-            seen["name"] = self.nvml.nvmlDeviceGetName(handle)
-            seen["pci"] = _text(self.nvml.nvmlDeviceGetPciInfo(handle).busId)
-            seen["minor"] = self.minor(handle)
+            handle, identity = self.known.get(index) or self.identify(index, seen)
+            seen.update(identity)
             seen.update(self.memory(handle))
             seen["processes"] = self.processes(handle)
         except self.errors as error:
+            self.known.pop(index, None)
             seen["error"] = self.explain(error)
         return seen
+
+    def identify(self, index: int, seen: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """What does not change while a session is open; ``seen`` keeps what was found before an error."""
+        handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
+        seen["uuid"] = self.nvml.nvmlDeviceGetUUID(handle)
+        seen["name"] = self.nvml.nvmlDeviceGetName(handle)
+        seen["pci"] = _text(self.nvml.nvmlDeviceGetPciInfo(handle).busId)
+        seen["minor"] = self.minor(handle)
+        self.known[index] = (handle, dict(seen))
+        return self.known[index]
 
     def minor(self, handle: Any) -> int | None:
         try:

@@ -127,17 +127,32 @@ class Proc:
 
     def title(self, pid: int, stat: Stat) -> str:
         """What ``ps`` shows, made printable: the command line, or the name in brackets."""
-        line = self._text(pid, "cmdline", 4096).rstrip(b"\0").replace(b"\0", b" ").strip()
+        try:
+            raw = read_bytes(f"{self.root}/{self._speaker(pid)}/cmdline", 4096)
+        except OSError:
+            raw = b""
+        line = raw.rstrip(b"\0").replace(b"\0", b" ").strip()
         return printable(line or b"[" + stat.comm + b"]", 160)
 
     def environment(self, pid: int) -> dict[bytes, bytes] | None:
-        """The first environment (proc_pid_environ(5)). None: may not be read."""
+        """The first environment (proc_pid_environ(5)). None: may not be read.
+
+        A leader that has exited has none left; a thread of it that lives still shows the process's own.
+        """
         try:
-            raw = read_bytes(f"{self.root}/{pid}/environ")
+            raw = read_bytes(f"{self.root}/{self._speaker(pid)}/environ")
         except OSError:
             return None
         pairs = (item.partition(b"=") for item in raw.split(b"\0"))
         return {key: value for key, equals, value in pairs if equals}
+
+    def _speaker(self, pid: int) -> str:
+        """The part of ``/proc`` that speaks for a process: itself, or a living thread where the leader has exited."""
+        stat = self.stat(pid)
+        if stat is None or not stat.zombie or stat.threads <= 1:
+            return str(pid)
+        tasks = [name for name in os.listdir(f"{self.root}/{pid}/task") if name != str(pid)]
+        return f"{pid}/task/{tasks[0]}" if tasks else str(pid)
 
     def cgroup(self, pid: int) -> str:
         """The cgroup path: of v2, or of systemd's own v1 tree where v2 is not in use (cgroups(7)). "": unknown."""
@@ -193,7 +208,7 @@ class Proc:
 
     def _executable(self, pid: int) -> str:
         try:
-            return os.readlink(f"{self.root}/{pid}/exe")
+            return os.readlink(f"{self.root}/{self._speaker(pid)}/exe")
         except OSError:
             return ""
 

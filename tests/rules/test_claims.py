@@ -55,8 +55,8 @@ def test_claim(claim: str | list[str | int], indices: list[int] | None) -> None:
 @pytest.mark.parametrize(
     ("view", "claim", "count", "kind", "text"),
     [
-        (VIEW, "all", 8, UnavailableError, "3 GPUs are there, and the config asks for exactly 8"),
-        (VIEW, [0, 1], 1, UnavailableError, "2 GPUs are there"),
+        (VIEW, "all", 8, UnavailableError, "3 GPUs found, and the config asks for exactly 8"),
+        (VIEW, [0, 1], 1, UnavailableError, "2 GPUs found"),
         (GpuView(()), "all", None, UnavailableError, "no GPU"),
         (VIEW, [], None, UnavailableError, "no GPU"),
         (VIEW, [0, "GPU-aaaa1111"], 2, ConfigError, "one GPU twice"),
@@ -130,6 +130,8 @@ def looks(*used: int | None, error: bool = False) -> GpuView:
         ([], "not looked at yet", {}),
         ([looks(0, 0)], "not yet steady", {}),
         ([BROKEN, looks(0, 0)], "not yet steady", {}),
+        ([GpuView(looks(0, 0).gpus, error=LOST), looks(0, 0)], "not yet steady", {}),
+        ([looks(0, 0), GpuView(looks(0, 0).gpus, error=LOST)], "NVML: fallen off", {UUIDS[0]: None, UUIDS[1]: None}),
         ([looks(0, None), looks(0, 0)], "not yet steady", {}),
         ([looks(0), looks(0, 0)], "not yet steady", {}),
         ([looks(0, 0, error=True), looks(0, 0)], "not yet steady", {}),

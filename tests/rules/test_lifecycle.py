@@ -103,7 +103,7 @@ DRAINING = live((1200, STOP, "STOPPING=1 S T:stop-requested M"), life=READY)
             [BEGIN, (1010, seen(1, Socket(), REFUSED), STALL_US + " S"), (1012, seen(1.5, Socket(), REFUSED), "S"),
              (1015, seen(1.6, Socket(), REFUSED), STALL_US + " S"), (1025, seen(1.6, Socket(), REFUSED), "S"),
              (1035, seen(1.2, Socket(), REFUSED), "S"), (1035.1, seen(1.2, Socket(), REFUSED), "")],
-            "loading", "loading for 35s: 1.2 GiB to 1.2 GiB on each of 2 GPUs; waiting for: nobody listens on",
+            "loading", "loading for 35s: 1.2 GiB on each of 2 GPUs; waiting for: nobody listens on",
             id="only progress extends, at most every 5 s",
         ),
         pytest.param(
@@ -130,6 +130,9 @@ DRAINING = live((1200, STOP, "STOPPING=1 S T:stop-requested M"), life=READY)
              (4600, Tick(3), ""), (4600.1, Tick(3), "S T:engine-failed M")],
             "stopping", "not ready within ready.ceiling, 1h", id="ceiling in spite of progress",
         ),
+        pytest.param(None, [BEGIN, (1600.1, EMPTY, "S S T:engine-failed M")], "stopping", "no progress", id="late look"),
+        pytest.param(None, [BEGIN, (9000, GOOD, "READY=1 WATCHDOG=1 S T:ready")], "ready", "ready:", id="late, but ready"),
+        pytest.param(None, [BEGIN, (1700, seen(1, Socket(), REFUSED), STALL_US + " S")], "loading", "", id="late progress"),
         pytest.param(None, [(9e9, Tick(0), "")], "loading", "starting the engine", id="no stall before there is an engine"),
         pytest.param(READY, [(1e6, Tick(3), "")], "ready", "ready:", id="no stall once ready"),
         pytest.param(READY, [(1105, GOOD, "WATCHDOG=1")], "ready", "ready:", id="healthy"),
@@ -145,7 +148,7 @@ DRAINING = live((1200, STOP, "STOPPING=1 S T:stop-requested M"), life=READY)
             "stopping", "failed: 3 checks in a row failed: the health endpoint: status 503", id="struck out",
         ),
         pytest.param(
-            READY, [(1105, seen(gone=1), "S T:engine-failed M")], "stopping", "failed: lost 1 of 2 worker processes (pid 11)",
+            READY, [(1105, seen(gone=1), "S T:engine-failed M")], "stopping", "failed: lost 1 of 2 workers (pid 11)",
             id="a lost worker under a green health",
         ),
         pytest.param(READY, [(1400, seen(gone=2), "S T:engine-failed M")], "stopping", "(pid 11, 12)", id="lost in a gap"),
@@ -162,7 +165,7 @@ DRAINING = live((1200, STOP, "STOPPING=1 S T:stop-requested M"), life=READY)
         pytest.param(
             None, [BEGIN, (1030, EngineExited(1), "S T:engine-failed A"), (1031, Tick(2), ""), (1039.9, Tick(2), ""),
                    (1040, Tick(2), "S T:engine-killed K"), (1069.9, Tick(1), ""), (1070, Tick(1), "S T:stopped F:75")],
-            "failed", "failed: the engine exited with status 1, 30s into the load; 1 processes are", id="exit while loading",
+            "failed", "failed: the engine exited with status 1, 30s into the load; 1 process left", id="exit while loading",
         ),
         pytest.param(
             READY, [(1130, EngineExited(-9), "S T:engine-failed A"), (1131, Tick(0), "S T:stopped F:75")],
@@ -186,7 +189,7 @@ DRAINING = live((1200, STOP, "STOPPING=1 S T:stop-requested M"), life=READY)
             DRAINING,
             [(1200, STOP, ""), (1210, SICK, ""), (1210, seen(gone=2), ""), (1319, Tick(3), ""), (1320, Tick(3), "A"),
              (1325, EngineExited(-15), ""), (1330, Tick(2), "S T:engine-killed K"), (1360, Tick(2), "S T:stopped F:0")],
-            "stopping", "2 processes are left for the post-stop hook", id="drain deadline, TERM, KILL, give up",
+            "stopping", "2 processes left for the post-stop hook", id="drain deadline, TERM, KILL, give up",
         ),
         pytest.param(
             DRAINING, [(1230, EngineExited(1), "A"), (1231, Tick(1), ""), (1232, Tick(0), "S T:stopped F:0")],

@@ -28,7 +28,11 @@ MANAGER = f"{USER}/user@1000.service"
         ("/system.slice/system-vllm.slice/vllm@1.service", "unit", "vllm@1.service"),
         ("/system.slice/docker.service", "unit", "docker.service"),
         ("/system.slice/run-u12.scope", "unit", "run-u12.scope"),
-        ("/machine.slice/foo.service/supervisor.scope", "unit", "supervisor.scope"),
+        # What a unit makes below itself is its own affair: systemd knows no such unit, and would call it dead.
+        ("/machine.slice/foo.service/supervisor.scope", "unit", "foo.service"),
+        ("/system.slice/foo.service/payload/system.slice/bar.service", "unit", "foo.service"),
+        (f"{MANAGER}/app.slice/jupyter.service/kernel.scope", "unit", "user@1000.service/jupyter.service"),
+        (f"{MANAGER}/app.slice/tmux.scope/x.service", "session", "user@1000.service/tmux.scope"),
         (f"{USER}/session-3.scope", "session", "session-3.scope"),
         (f"{USER}/session-c2.scope/sub", "session", "session-c2.scope"),
         (MANAGER, "session", "user@1000.service"),

@@ -97,7 +97,7 @@ def test_no_driver_and_broken_gpus(site: Site, line: str, status: int, words: st
 
 def test_too_few_gpus(site: Site) -> None:
     site.configure(tp=9)
-    assert "8 GPUs are there" in refused(site, 69)
+    assert "8 GPUs found" in refused(site, 69)
 
 
 def test_nvml_that_passes_is_tried_again(site: Site) -> None:
