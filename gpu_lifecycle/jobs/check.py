@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError
 from gpu_lifecycle.facts import Finding, GpuView, Layout, Level, UnitName, Verdict
-from gpu_lifecycle.jobs.hooks import load_config
 from gpu_lifecycle.jobs.inspect import print_json, scene_for
 from gpu_lifecycle.jobs.observe import Observer
+from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.rules.claims import claimed
-from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.rules.report import advice, describe
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.procfs import Proc
+
+if TYPE_CHECKING:
+    from gpu_lifecycle.rules.config import Config
 
 NVML_SECONDS = 30.0
 

@@ -6,41 +6,27 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError, UsageError
 from gpu_lifecycle.facts import Gpu, Layout, Phase, UnitName
-from gpu_lifecycle.jobs.observe import Observer
+from gpu_lifecycle.jobs.settings import load_config, parse, unit_cgroup
 from gpu_lifecycle.jobs.state import StateFile
-from gpu_lifecycle.jobs.sweep import Sweep, SweepResult
-from gpu_lifecycle.rules.config import Config, parse_config
 from gpu_lifecycle.rules.events import Event
-from gpu_lifecycle.rules.verdict import Policy, Scene
-from gpu_lifecycle.system.files import read_config_text
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.notify import Notifier, status_line
 from gpu_lifecycle.system.procfs import Proc
+
+if TYPE_CHECKING:
+    from gpu_lifecycle.jobs.sweep import SweepResult
+    from gpu_lifecycle.rules.config import Config
 
 SHOW_EVERY = 1.0  # seconds between two STATUS lines or state files of a wait
 
 
 class Stopped(BaseException):  # not an error: nothing that handles errors may swallow it
     """systemd ends the hook: the unit is to be stopped, or the hook's time is up."""
-
-
-def load_config(layout: Layout, unit: UnitName) -> Config:
-    """The unit's config. Raises ConfigError, NotPermittedError."""
-    path = layout.config(unit)
-    return parse_config(read_config_text(path), path)
-
-
-def unit_cgroup(proc: Proc, unit: UnitName) -> str:
-    """The cgroup that this process shares with the unit; "" where it does not run inside the unit."""
-    path = proc.cgroup(os.getpid())
-    parts = path.split("/")
-    if unit.service in parts:
-        return "/".join(parts[: parts.index(unit.service) + 1])
-    return ""
 
 
 class Hook:
@@ -78,6 +64,11 @@ class Hook:
             )
 
     def sweep(self, config: Config, *, survivors_only: bool, prove: bool = True) -> SweepResult:
+        # Imported here, while the NVML helper is already starting beside us.
+        from gpu_lifecycle.jobs.observe import Observer
+        from gpu_lifecycle.jobs.sweep import Sweep
+        from gpu_lifecycle.rules.verdict import Policy, Scene
+
         with self.probe as probe:
             observer = Observer(probe)
             scene = Scene(
@@ -228,7 +219,7 @@ def _config_or_defaults(hook: Hook) -> Config:
         return load_config(hook.layout, hook.unit)
     except (ConfigError, LifecycleError) as error:
         hook.journal.tell(Event("sight-partial", f"sweeping with the default config: {error}"))
-        return parse_config('[server]\nengine = "custom"\ncommand = ["/bin/true", "--port", "1"]\n', "defaults")
+        return parse('[server]\nengine = "custom"\ncommand = ["/bin/true", "--port", "1"]\n', "defaults")
 
 
 def _ended(hook: Hook, result: SweepResult, before: str) -> Exit:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError, NotPermittedError
 from gpu_lifecycle.facts import Gpu, GpuView, Judged, Layout, UnitName
-from gpu_lifecycle.jobs.hooks import load_config
 from gpu_lifecycle.jobs.observe import Observation, Observer
+from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.jobs.sweep import NVML_SECONDS, Sweep, SweepResult
 from gpu_lifecycle.rules.claims import claimed
-from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.report import gpu_json, holder_json, sight_json
 from gpu_lifecycle.rules.verdict import Policy, Scene
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.journal import Journal
+
+if TYPE_CHECKING:
+    from gpu_lifecycle.rules.config import Config
 
 
 def print_json(document: dict[str, Any]) -> None:

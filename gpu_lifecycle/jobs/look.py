@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import re
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import BlindError
 from gpu_lifecycle.facts import GpuView, Identity
-from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.readiness import Health, Look, Socket
 from gpu_lifecycle.system.engine import Family
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.probe import HealthProbe
 from gpu_lifecycle.system.procfs import Proc
 from gpu_lifecycle.system.sockets import Listener, answers_for, describe_owner, owner_of, tcp_listeners, unix_listeners
+
+if TYPE_CHECKING:
+    from gpu_lifecycle.rules.config import Config
 
 NVML_SECONDS = 10.0
 CONNECTION_REFUSED = Health(None, "nobody listens yet")

@@ -10,16 +10,15 @@ import subprocess
 import time
 import traceback
 import uuid
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from gpu_lifecycle.errors import BlindError, Exit, LifecycleError
 from gpu_lifecycle.facts import ErrorClass, Gpu, GpuView, Layout, Phase, UnitName
-from gpu_lifecycle.jobs.hooks import load_config, unit_cgroup
 from gpu_lifecycle.jobs.look import Looker, own_pids
+from gpu_lifecycle.jobs.settings import load_config, unit_cgroup
 from gpu_lifecycle.jobs.state import StateFile
 from gpu_lifecycle.rules import lifecycle as life_rules
 from gpu_lifecycle.rules.claims import claimed
-from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.lifecycle import Life, Limits, step
 from gpu_lifecycle.rules.readiness import DEFAULT_MIN_USED, Look, Needs
@@ -29,6 +28,9 @@ from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.notify import Notifier, status_line
 from gpu_lifecycle.system.procfs import Proc
+
+if TYPE_CHECKING:
+    from gpu_lifecycle.rules.config import Config
 
 NVML_SECONDS = 30.0
 LOADING_INTERVAL = 0.5  # seconds between two looks at a load

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import Exit, LifecycleError
 from gpu_lifecycle.facts import Gpu, GpuView, Judged, Layout, Verdict
 from gpu_lifecycle.jobs.observe import Observation, Observer
 from gpu_lifecycle.rules.claims import Release, claimed, judge_release
-from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.quantity import show_count, show_duration
 from gpu_lifecycle.rules.report import advice, describe, judged_fields, memory_text
@@ -24,6 +24,9 @@ from gpu_lifecycle.rules.verdict import Scene
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.locks import hold_gpus
 from gpu_lifecycle.system.pidfd import Held, hold, wait_gone
+
+if TYPE_CHECKING:
+    from gpu_lifecycle.rules.config import Config
 
 LOCK_SECONDS = 30.0
 NVML_SECONDS = 30.0  # without persistence mode the first question initialises each GPU: 1 to 3 s per GPU
