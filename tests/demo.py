@@ -21,7 +21,7 @@ from tests.machine import Machine
 from tests.systemd.conftest import new_site
 from tests.systemd.site import GIB, UNIT, Site
 
-OUT = Console(highlight=False)
+OUT = Console(highlight=False, soft_wrap=True)
 
 
 def heading(text: str) -> None:
@@ -32,7 +32,7 @@ def show(machine: Machine, *words: str) -> str:
     """Runs a command in the machine and shows it as a person would see it."""
     OUT.print(f"[bold green]#[/] {escape(' '.join(words))}")
     text = str(machine.run(list(words), check=False, timeout=90).stdout)
-    OUT.print(escape(text.rstrip()))
+    OUT.print(escape(text.rstrip()), soft_wrap=True)
     return text
 
 
@@ -77,7 +77,7 @@ def start(site: Site, orphan: int, bystander: int) -> None:
     heading("systemctl start sglang-kimi")
     began = time.monotonic()
     site.start(wait=False)
-    until("the engine to load", lambda: site.cli("status", "sglang-kimi")["phase"] == "loading")
+    until("memory to grow", lambda: any(gpu.get("memory_own") for gpu in site.cli("status", "sglang-kimi")["gpus"]))
     show(site.machine, "gpu-lifecycle", "status", "sglang-kimi")
     until("active", lambda: site.state() == "active")
     OUT.print(f"   active after {time.monotonic() - began:.1f} s")

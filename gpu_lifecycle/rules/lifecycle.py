@@ -213,7 +213,7 @@ def loading_text(look: Look, reasons: tuple[str, ...], life: Life, now: float) -
     count = len(life.limits.needs.gpus)
     held = f"{_span(amounts)} on each of {show_count(count, 'GPU')}" if any(amounts) else "no GPU memory yet"
     word = "warming up" if look.bound_by_us else "loading"
-    return f"{word} for {show_duration(round(now - life.began))}: {held}; waiting for: {reasons[0]}"
+    return f"{word} for {show_duration(round(now - life.began))}: {held}; not ready: {reasons[0]}"
 
 
 def _span(amounts: list[int]) -> str:

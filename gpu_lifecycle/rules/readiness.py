@@ -81,7 +81,7 @@ def unmet(look: Look, needs: Needs, *, blind_is_fine: bool = False) -> tuple[str
         reasons += _memory(look, needs)
     reasons += _socket(look.socket)
     if not look.health.ok:
-        reasons.append(f"the health endpoint: {look.health.text}")
+        reasons.append(f"the health endpoint says: {look.health.text}")
     return tuple(reasons)
 
 
@@ -94,7 +94,7 @@ def _memory(look: Look, needs: Needs) -> list[str]:
     if not short:
         return []
     shown = ", ".join(short[:3]) + (f" and {len(short) - 3} more" if len(short) > 3 else "")
-    return [f"at least {show_size(needs.min_used)} of this unit's own on each GPU ({shown})"]
+    return [f"this unit's own memory is below {show_size(needs.min_used)}: {shown}"]
 
 
 def _socket(socket: Socket) -> list[str]:

@@ -103,7 +103,7 @@ DRAINING = live((1200, STOP, "STOPPING=1 S T:stop-requested M"), life=READY)
             [BEGIN, (1010, seen(1, Socket(), REFUSED), STALL_US + " S"), (1012, seen(1.5, Socket(), REFUSED), "S"),
              (1015, seen(1.6, Socket(), REFUSED), STALL_US + " S"), (1025, seen(1.6, Socket(), REFUSED), "S"),
              (1035, seen(1.2, Socket(), REFUSED), "S"), (1035.1, seen(1.2, Socket(), REFUSED), "")],
-            "loading", "loading for 35s: 1.2 GiB on each of 2 GPUs; waiting for: nobody listens on",
+            "loading", "loading for 35s: 1.2 GiB on each of 2 GPUs; not ready: nobody listens on",
             id="only progress extends, at most every 5 s",
         ),
         pytest.param(
@@ -111,7 +111,7 @@ DRAINING = live((1200, STOP, "STOPPING=1 S T:stop-requested M"), life=READY)
             [BEGIN, (1010, seen(socket=Socket(True, False, "process 9")), STALL_US + " S T:not-ready"),
              (1020, seen(socket=Socket(True, False, "process 9")), "S"),
              (1030, seen(None), STALL_US + " S T:phase-changed T:not-ready"), (1040, seen(nvml="hung"), "S T:not-ready")],
-            "warming", "warming up for 40s: no GPU memory yet; waiting for: GPU memory cannot be seen: hung",
+            "warming", "warming up for 40s: no GPU memory yet; not ready: GPU memory cannot be seen: hung",
             id="health alone is not ready, and each reason is said once",
         ),
         pytest.param(
@@ -140,12 +140,12 @@ DRAINING = live((1200, STOP, "STOPPING=1 S T:stop-requested M"), life=READY)
             READY,
             [(1105, SICK, "S T:suspect"), (1110, SICK, "S T:suspect"), (1115, GOOD, "WATCHDOG=1 S T:healthy-again"),
              (1120, SICK, "S T:suspect"), (1125, SICK, "S T:suspect")],
-            "suspect", "suspect: check 2 of 3 failed: the health endpoint: status 503", id="strikes start anew after recovery",
+            "suspect", "suspect: check 2 of 3 failed: the health endpoint says: status 503", id="strikes start anew after recovery",
         ),
         pytest.param(
             READY,
             [(1105, SICK, "S T:suspect"), (1110, seen(0.5), "S T:suspect"), (1115, SICK, "S T:engine-failed M")],
-            "stopping", "failed: 3 checks in a row failed: the health endpoint: status 503", id="struck out",
+            "stopping", "failed: 3 checks in a row failed: the health endpoint says: status 503", id="struck out",
         ),
         pytest.param(
             READY, [(1105, seen(gone=1), "S T:engine-failed M")], "stopping", "failed: lost 1 of 2 workers (pid 11)",

@@ -25,7 +25,7 @@ def look(memory: dict[str, int | None] = FULL, socket: Socket = OURS, health: He
     ("seen", "reasons"),
     [
         (look(), []),
-        (look(FULL | {"GPU-b": 512 * MIB - 1}), ["at least 512 MiB of this unit's own on each GPU (GPU 3 has 512 MiB)"]),
+        (look(FULL | {"GPU-b": 512 * MIB - 1}), ["this unit's own memory is below 512 MiB: GPU 3 has 512 MiB"]),
         (look(FULL | {"GPU-a": None}), ["GPU 0 has unknown"]),
         (look({}), ["(GPU 0 has unknown, GPU 3 has unknown)"]),
         (look(nvml_error="hung"), ["GPU memory cannot be seen: hung"]),
@@ -34,10 +34,10 @@ def look(memory: dict[str, int | None] = FULL, socket: Socket = OURS, health: He
         (look(socket=Socket(ours=True)), ["nobody listens on the engine's port"]),
         (look(socket=Socket(True, False, "process 7")), ["the engine's port is not this unit's: process 7 listens there"]),
         (look(socket=Socket(listening=True)), ["its owner cannot be seen listens there"]),
-        (look(health=Health(503, "status 503")), ["the health endpoint: status 503"]),
-        (look(health=Health(204, "status 204")), ["the health endpoint: status 204"]),
-        (look(health=Health(None, "connection refused")), ["the health endpoint: connection refused"]),
-        (look({}, Socket(), Health(None, "x")), ["at least 512 MiB", "nobody listens", "the health endpoint: x"]),
+        (look(health=Health(503, "status 503")), ["the health endpoint says: status 503"]),
+        (look(health=Health(204, "status 204")), ["the health endpoint says: status 204"]),
+        (look(health=Health(None, "connection refused")), ["the health endpoint says: connection refused"]),
+        (look({}, Socket(), Health(None, "x")), ["below 512 MiB", "nobody listens", "the health endpoint says: x"]),
     ],
 )
 def test_unmet(seen: Look, reasons: list[str]) -> None:

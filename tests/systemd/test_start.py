@@ -50,7 +50,7 @@ def test_ready_is_told_with_what_was_seen(site: Site) -> None:
     [
         (["--misbehave", "skip-gpu=3"], "GPU 3 has"),
         (["--misbehave", "no-memory"], "GPU 0 has"),
-        (["--misbehave", "early-health", "--load-seconds", "60"], "of this unit's own on each GPU"),
+        (["--misbehave", "early-health", "--load-seconds", "60"], "this unit's own memory is below"),
         (["--misbehave", "unhealthy-forever"], "status 503"),
         (["--misbehave", "never-listens"], "nobody listens"),
         (["--misbehave", "garbage-health"], "no usable answer"),
