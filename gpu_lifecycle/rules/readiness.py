@@ -101,7 +101,7 @@ def _socket(socket: Socket) -> list[str]:
     if not socket.listening:
         return ["nobody listens on the engine's port"]
     if not socket.ours:
-        return [f"the engine's port is not this unit's: {socket.owner or 'its owner cannot be seen'} listens there"]
+        return [f"the engine's port is not this unit's: {socket.owner or 'somebody that cannot be seen'} listens there"]
     return []
 
 

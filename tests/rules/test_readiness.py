@@ -27,13 +27,13 @@ def look(memory: dict[str, int | None] = FULL, socket: Socket = OURS, health: He
         (look(), []),
         (look(FULL | {"GPU-b": 512 * MIB - 1}), ["this unit's own memory is below 512 MiB: GPU 3 has 512 MiB"]),
         (look(FULL | {"GPU-a": None}), ["GPU 0 has unknown"]),
-        (look({}), ["(GPU 0 has unknown, GPU 3 has unknown)"]),
+        (look({}), ["GPU 0 has unknown, GPU 3 has unknown"]),
         (look(nvml_error="hung"), ["GPU memory cannot be seen: hung"]),
         (look({}, nvml_error="hung"), ["GPU memory cannot be seen: hung"]),
         (look(socket=Socket()), ["nobody listens on the engine's port"]),
         (look(socket=Socket(ours=True)), ["nobody listens on the engine's port"]),
         (look(socket=Socket(True, False, "process 7")), ["the engine's port is not this unit's: process 7 listens there"]),
-        (look(socket=Socket(listening=True)), ["its owner cannot be seen listens there"]),
+        (look(socket=Socket(listening=True)), ["somebody that cannot be seen listens there"]),
         (look(health=Health(503, "status 503")), ["the health endpoint says: status 503"]),
         (look(health=Health(204, "status 204")), ["the health endpoint says: status 204"]),
         (look(health=Health(None, "connection refused")), ["the health endpoint says: connection refused"]),
@@ -49,7 +49,7 @@ def test_unmet(seen: Look, reasons: list[str]) -> None:
 
 def test_a_long_list_is_cut() -> None:
     needs = Needs({f"GPU-{at}": at for at in range(8)})
-    assert unmet(look({}), needs)[0].endswith("(GPU 0 has unknown, GPU 1 has unknown, GPU 2 has unknown and 5 more)")
+    assert unmet(look({}), needs)[0].endswith("GPU 0 has unknown, GPU 1 has unknown, GPU 2 has unknown and 5 more")
 
 
 def test_once_ready_silence_of_nvml_alone_proves_nothing() -> None:
