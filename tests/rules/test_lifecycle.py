@@ -140,7 +140,8 @@ DRAINING = live((1200, STOP, "STOPPING=1 S T:stop-requested M"), life=READY)
             READY,
             [(1105, SICK, "S T:suspect"), (1110, SICK, "S T:suspect"), (1115, GOOD, "WATCHDOG=1 S T:healthy-again"),
              (1120, SICK, "S T:suspect"), (1125, SICK, "S T:suspect")],
-            "suspect", "suspect: check 2 of 3 failed: the health endpoint says: status 503", id="strikes start anew after recovery",
+            "suspect", "suspect: check 2 of 3 failed: the health endpoint says: status 503",
+            id="strikes start anew after recovery",
         ),
         pytest.param(
             READY,
