@@ -138,7 +138,11 @@ def _gpus(unit: UnitName, config: Config) -> Found:
             yield Finding(Level.ERROR, "gpus", error.message, error.hint, key=key), error.status
             return
         yield Finding(Level.INFO, "gpus", f"{show_count(len(gpus), 'GPU')} found, driver {view.driver}"), Exit.OK
-        yield from _holders(unit, config, Observer(probe), [gpu.uuid for gpu in gpus], view)
+        observer = Observer(probe)
+        for path in observer.devices.wrong:
+            hint = f"remove it and let the driver make it: rm {path}; nvidia-modprobe -u -c 0"
+            yield Finding(Level.WARN, "wrong-node", f"{path} is no node of the NVIDIA driver", hint), Exit.OK
+        yield from _holders(unit, config, observer, [gpu.uuid for gpu in gpus], view)
 
 
 def _holders(unit: UnitName, config: Config, observer: Observer, claim: list[str], view: GpuView) -> Found:

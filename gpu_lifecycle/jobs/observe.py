@@ -11,8 +11,9 @@ from gpu_lifecycle.facts import GpuView, Judged, Owner, OwnerKind, Process, Scan
 from gpu_lifecycle.rules.claims import full_gpus
 from gpu_lifecycle.rules.owners import owner_of
 from gpu_lifecycle.rules.verdict import Case, Scene, in_cgroup, judge
+from gpu_lifecycle.system.devices import Devices, find_devices
 from gpu_lifecycle.system.gpu import GpuProbe
-from gpu_lifecycle.system.holders import Devices, Scanner, find_devices
+from gpu_lifecycle.system.holders import Scanner
 from gpu_lifecycle.system.procfs import Proc
 
 

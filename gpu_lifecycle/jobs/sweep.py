@@ -21,6 +21,7 @@ from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.quantity import show_count, show_duration
 from gpu_lifecycle.rules.report import advice, describe, judged_fields, memory_text
 from gpu_lifecycle.rules.verdict import Scene
+from gpu_lifecycle.system.devices import open_handles
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.locks import hold_gpus
 from gpu_lifecycle.system.pidfd import Held, hold, wait_gone
@@ -232,7 +233,7 @@ class Sweep:
         if self.scene.survivors_only and holding:
             text = f"nothing of this unit is left; others hold memory: {describe(holding[0])}"
             return self._result(Outcome.FREE, text, seen, shown)
-        who = "; ".join(describe(item) + advice(item) for item in holding[:3]) or "nobody that can be seen from here"
+        who = "; ".join(describe(item) + advice(item) for item in holding[:3]) or _nobody()
         text = f"memory is still held after {show_duration(self.config.sweep.memory_deadline)}: {release.text}; by {who}"
         for uuid in release.held:
             self.journal.tell(Event("memory-held", text, {"GPU_LIFECYCLE_GPU": uuid}))
@@ -275,3 +276,11 @@ class Sweep:
         result = SweepResult(outcome, text, gone + seen.judged, dict(self.results), gpus, self._seconds())
         self.journal.tell(Event("sweep-finished", f"sweep ended in {result.seconds:.2f} s: {outcome}, {text}"))
         return result
+
+
+def _nobody() -> str:
+    """Who holds memory where nobody is seen: the driver's own count, host-wide, tells a hidden holder from a teardown."""
+    handles = open_handles()
+    if handles is None:
+        return "nobody that can be seen from here"
+    return f"nobody that can be seen from here (the driver counts {show_count(handles, 'open handle')} on this host)"

@@ -1,84 +1,29 @@
 """The door to the question "who has an NVIDIA device node open or mapped", asked by device number.
 
 A number finds a holder whatever the node is called in its mount namespace, deleted or not; ``fuser`` and ``lsof`` compare
-inodes and miss containers. Numbers: 195 is NVIDIA's static major (``Documentation/admin-guide/devices.txt``), the rest
-is what the driver registered in ``/proc/devices``.
+inodes and miss containers. Looked at: the descriptor table of each process and of each thread that has one of its own, the
+tables of threads whose leader has exited, mappings whose descriptor is closed, and files registered with an io_uring.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import stat as st
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from gpu_lifecycle.facts import Node, Process, Scan, Sight
+from gpu_lifecycle.facts import Process, Scan, Sight
 from gpu_lifecycle.system.cgroup import Cgroup
+from gpu_lifecycle.system.devices import Devices
 from gpu_lifecycle.system.procfs import Proc, read_bytes
 
-NVIDIA_MAJOR = 195
-_NODE = re.compile(r"^nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset|-nvswitch\d+|-nvswitchctl|-nvlink|-vgpuctl|-vgpu\d+)$")
-_MAP_LINE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ +(/.*)$")
-
-
-@dataclass(frozen=True, slots=True)
-class Devices:
-    """What counts as an NVIDIA device on this machine. ``wrong``: nodes whose major the driver never registered."""
-
-    nodes: tuple[Node, ...]
-    majors: frozenset[int]
-    wrong: tuple[str, ...] = ()
-
-    def has(self, rdev: int) -> bool:
-        return os.major(rdev) in self.majors
-
-    def minor_of(self, rdev: int) -> int | None:
-        """The GPU minor behind a device number; None for nodes that belong to no particular GPU."""
-        for node in self.nodes:
-            if node.rdev == rdev:
-                return node.minor
-        if os.major(rdev) == NVIDIA_MAJOR and os.minor(rdev) < 248:
-            return os.minor(rdev)  # nv-chardev-numbers.h: 0..247 are GPUs
-        return None
-
-    def is_uvm(self, rdev: int) -> bool:
-        return any(node.rdev == rdev and node.path.endswith("nvidia-uvm") for node in self.nodes)
-
-
-def parse_majors(text: str) -> frozenset[int]:
-    """Majors of NVIDIA's character devices in ``/proc/devices`` (proc_devices(5)), and the static one."""
-    characters = text.partition("Block devices:")[0]
-    found = {NVIDIA_MAJOR}
-    for line in characters.splitlines():
-        number, _, name = line.strip().partition(" ")
-        if number.isdecimal() and name.strip().startswith("nvidia"):
-            found.add(int(number))
-    return frozenset(found)
-
-
-def find_devices(dev: str = "/dev", proc: str = "/proc") -> Devices:
-    """The nodes of this machine. A missing ``/proc/devices`` leaves the static major."""
-    try:
-        majors = parse_majors(read_bytes(f"{proc}/devices").decode("utf-8", "replace"))
-    except OSError:
-        majors = frozenset({NVIDIA_MAJOR})
-    nodes: list[Node] = []
-    wrong: list[str] = []
-    for name in sorted(os.listdir(dev)) if os.path.isdir(dev) else []:
-        match = _NODE.match(name)
-        if not match:
-            continue
-        path = f"{dev}/{name}"
-        try:
-            info = os.stat(path)
-        except OSError:
-            continue
-        if not st.S_ISCHR(info.st_mode) or os.major(info.st_rdev) not in majors:
-            wrong.append(path)
-            continue
-        minor = int(match[1]) if match[1].isdecimal() else None
-        nodes.append(Node(path, info.st_rdev, minor))
-    return Devices(tuple(nodes), majors, tuple(wrong))
+# Start, end, "s" for a shared mapping, path: a device is mapped shared, or is named as one (proc_pid_maps(5)).
+_MAP_LINE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ...([sp]) \S+ \S+ \d+ +(/.*)$", re.MULTILINE)
+_NO_DEVICES = (b"/dev/shm/", b"/memfd:", b"/SYSV", b"/dev/zero")
+_RING_FILE = re.compile(r"^\s+\d+: (.+)$", re.MULTILINE)
+KCMP_FILES = 2  # kcmp(2): do two tasks share their descriptor table
+KCMP_NUMBERS = {"x86_64": 312, "aarch64": 272}  # its system call, by machine
 
 
 class Scanner:
@@ -123,41 +68,52 @@ class Scanner:
         how = tuple(word for word, found in (("fd", by_fd), ("map", by_map)) if found)
         return frozenset(by_fd | by_map), how
 
+    # Descriptors
+
     def _by_fd(self, pid: int) -> set[int]:
-        found, count, refused = self._fd_table(f"{self.proc.root}/{pid}/fd")
+        found, count, refused = self._fd_table(f"{self.proc.root}/{pid}")
         if refused:
             self._unreadable.append(pid)
-        if count == 0 and not refused:
+        elif count == 0:
             # A leader that has exited shows an empty table while its threads still hold everything.
             stat = self.proc.stat(pid)
-            found |= self._by_tasks(pid) if stat and not stat.kernel_thread else set()
+            found |= self._by_tasks(pid, lambda _: True) if stat and not stat.kernel_thread else set()
+        elif self._threads(pid) > 1:
+            found |= self._by_tasks(pid, lambda task: not shares_table(pid, task))
         return found
 
-    def _by_tasks(self, pid: int) -> set[int]:
+    def _threads(self, pid: int) -> int:
+        """A folder of ``/proc`` has two links and one for each folder in it: so many threads, for one call."""
+        try:
+            return os.stat(f"{self.proc.root}/{pid}/task").st_nlink - 2
+        except OSError:
+            return 0
+
+    def _by_tasks(self, pid: int, wanted: Callable[[int], bool]) -> set[int]:
         try:
             tasks = os.listdir(f"{self.proc.root}/{pid}/task")
         except OSError:
             return set()
         found: set[int] = set()
         for task in tasks:
-            if task != str(pid):
-                found |= self._fd_table(f"{self.proc.root}/{pid}/task/{task}/fd")[0]
+            if task != str(pid) and wanted(int(task)):
+                found |= self._fd_table(f"{self.proc.root}/{pid}/task/{task}")[0]
         return found
 
-    def _fd_table(self, path: str) -> tuple[set[int], int, bool]:
+    def _fd_table(self, folder: str) -> tuple[set[int], int, bool]:
         """Numbers held through one descriptor table, how many descriptors it has, and whether it was refused."""
         try:
-            directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            directory = os.open(f"{folder}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except PermissionError:
             return set(), 0, True
         except OSError:
             return set(), 0, False
         try:
-            return self._numbers(directory)
+            return self._numbers(directory, folder)
         finally:
             os.close(directory)
 
-    def _numbers(self, directory: int) -> tuple[set[int], int, bool]:
+    def _numbers(self, directory: int, folder: str) -> tuple[set[int], int, bool]:
         try:
             names = os.listdir(directory)
         except PermissionError:
@@ -170,9 +126,26 @@ class Scanner:
                 info = os.stat(name, dir_fd=directory)
             except OSError:
                 continue  # closed meanwhile
-            if st.S_ISCHR(info.st_mode) and self.devices.has(info.st_rdev):
+            kind = st.S_IFMT(info.st_mode)
+            if kind == st.S_IFCHR and self.devices.has(info.st_rdev):
                 found.add(info.st_rdev)
+            elif kind == 0:  # an anonymous inode, such as a ring
+                found |= self._by_ring(name, directory, folder)
         return found, len(names), False
+
+    def _by_ring(self, name: str, directory: int, folder: str) -> set[int]:
+        """Files registered with an io_uring have no descriptor; its ``fdinfo`` shows their names, if not their numbers."""
+        try:
+            if os.readlink(name, dir_fd=directory) != "anon_inode:[io_uring]":
+                return set()
+            text = read_bytes(f"{folder}/fdinfo/{name}").decode("utf-8", "replace")
+        except OSError:
+            return set()
+        registered = text.partition("UserFiles:")[2].partition("UserBufs:")[0]
+        names = {os.path.basename(shown) for shown in _RING_FILE.findall(registered)}
+        return {node.rdev for node in self.devices.nodes if os.path.basename(node.path) in names}
+
+    # Mappings
 
     def _by_map(self, pid: int) -> set[int]:
         """Numbers held by mappings (proc_pid_maps(5)); the link in ``map_files`` gives the number of the node."""
@@ -180,30 +153,27 @@ class Scanner:
             text = read_bytes(f"{self.proc.root}/{pid}/maps", 64 * 1024 * 1024)
         except OSError:
             return set()
-        if b"/dev/" not in text and b"nvidia" not in text:
+        if b"s " not in text and b"/dev/" not in text and b"nvidia" not in text:
             return set()
         found: set[int] = set()
-        for line in text.splitlines():
-            if b"/dev/" in line or b"nvidia" in line:
-                found |= self._mapped(pid, line)
+        for start, end, shared, path in _MAP_LINE.findall(text):
+            if (shared == b"s" or b"/dev/" in path or b"nvidia" in path) and not path.startswith(_NO_DEVICES):
+                found |= self._mapped(pid, start, end, path)
         return found
 
-    def _mapped(self, pid: int, line: bytes) -> set[int]:
-        match = _MAP_LINE.match(line)
-        if not match:
-            return set()
-        start, end = match[1].lstrip(b"0") or b"0", match[2].lstrip(b"0") or b"0"
-        for path in (f"{self.proc.root}/{pid}/map_files/{start.decode()}-{end.decode()}", os.fsdecode(match[3])):
+    def _mapped(self, pid: int, start: bytes, end: bytes, path: bytes) -> set[int]:
+        area = f"{start.lstrip(b'0').decode() or '0'}-{end.lstrip(b'0').decode() or '0'}"
+        for place in (f"{self.proc.root}/{pid}/map_files/{area}", os.fsdecode(path)):
             try:
-                info = os.stat(path)
+                info = os.stat(place)
             except OSError:
                 continue
             return {info.st_rdev} if st.S_ISCHR(info.st_mode) and self.devices.has(info.st_rdev) else set()
         return set()
 
     def _sight(self, total: int) -> Sight:
-        # Processes of a security module's making (the init of some virtual machines) refuse even root; what
-        # matters is how many there are, and that nothing is called free because of what could not be seen.
+        # The init of some virtual machines refuses even root. It alone is let pass: process 1 starts no CUDA, and a machine
+        # that hides it would never start a unit at all. Any other process that cannot be read makes sight partial.
         hidden = [pid for pid in self._unreadable if self.proc.stat(pid) is not None]
         if hidden and not (os.geteuid() == 0 and hidden == [1]):
             shown = ", ".join(str(pid) for pid in hidden[:5]) + (", ..." if len(hidden) > 5 else "")
@@ -213,3 +183,21 @@ class Scanner:
 
 def _inside(path: str, cgroup: str) -> bool:
     return path == cgroup or path.startswith(cgroup + "/")
+
+
+@functools.cache
+def _kcmp() -> Callable[[int, int], int] | None:
+    """kcmp(2) for descriptor tables; None on a machine whose number for it is not known."""
+    import ctypes
+
+    number = KCMP_NUMBERS.get(os.uname().machine)
+    if number is None:
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    return lambda one, two: int(libc.syscall(number, one, two, KCMP_FILES, 0, 0))
+
+
+def shares_table(pid: int, task: int) -> bool:
+    """Whether a thread uses its process's descriptor table. False where that cannot be found out: then it is looked at."""
+    compare = _kcmp()
+    return compare is not None and compare(pid, task) == 0

@@ -148,9 +148,12 @@ def test_what_a_login_session_left(site: Site, policy: str, reaped: bool) -> Non
 def test_hidden_memory_is_never_called_free(site: Site) -> None:
     """Field case F11: held from another container; refused after the deadline, in words, and nobody is killed."""
     site.machine.nvml.set(f"hidden 4 {10 * GIB}")
+    fake = "mount -t tmpfs none /sys/module && mkdir -p /sys/module/nvidia/holders/uvm && echo 8 > /sys/module/nvidia/refcnt"
+    site.machine.run(["sh", "-c", fake])
     site.start(wait=False)
     site.machine.wait(lambda: bool(site.events("start-refused")), 30, "the start to be refused")
-    assert "nobody that can be seen from here" in site.messages("start-refused")
+    site.machine.run(["umount", "/sys/module"])
+    assert "nobody that can be seen from here (the driver counts 7 open handles" in site.messages("start-refused")
     assert not site.events("holder-reaped")
 
 

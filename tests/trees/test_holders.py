@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from gpu_lifecycle.facts import Node, Process
-from gpu_lifecycle.system.holders import Devices, Scanner, find_devices, parse_majors
+from gpu_lifecycle.system.devices import Devices, find_devices, parse_majors
+from gpu_lifecycle.system.holders import Scanner
 from gpu_lifecycle.system.procfs import Proc
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mknod needs root")
@@ -39,6 +40,32 @@ threading.Thread(target=rest).start()
 ctypes.CDLL(None).syscall(EXIT, 0)
 """.replace("EXIT", {"x86_64": "60", "aarch64": "93"}[os.uname().machine])
 )
+
+# A thread takes a descriptor table of its own, unshare(2) with CLONE_FILES, and opens the node in it: its process has none.
+OWN_TABLE = """
+import ctypes, os, sys, threading
+def alone():
+    assert ctypes.CDLL(None).unshare(0x400) == 0
+    os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)
+    os.write(1, b"ready\\n")
+    os.read(0, 1)
+    os._exit(0)
+threading.Thread(target=alone).start()
+"""
+# The node is registered with a ring, io_uring_register(2) with IORING_REGISTER_FILES, and its descriptor closed.
+RING = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+ring = libc.syscall(425, 4, ctypes.create_string_buffer(120))
+if ring < 0:
+    os.write(1, b"no rings here\\n")
+    os._exit(0)
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)
+assert libc.syscall(427, ring, 2, ctypes.byref(ctypes.c_int(fd)), 1) == 0
+os.close(fd)
+os.write(1, b"ready\\n")
+os.read(0, 1)
+"""
 
 
 @contextmanager
@@ -120,6 +147,18 @@ def test_a_process_whose_first_thread_has_ended(node: Callable[[str, int], str])
         assert seen
         assert (seen.state, seen.how) == ("Z", ("fd",))
         assert Proc().is_alive(seen.identity)
+
+
+@needs_root
+@pytest.mark.parametrize("code", [OWN_TABLE, RING], ids=["thread with a table of its own", "file of a ring"])
+def test_a_holder_whose_process_shows_no_such_descriptor(node: Callable[[str, int], str], code: str) -> None:
+    path = node("nvidia0", TTY40)
+    with child(code, path) as process:
+        names = [os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")]
+        assert path not in names
+        seen = found(TTY40, process.pid)
+        assert seen
+        assert (seen.devices, seen.how) == (frozenset({TTY40}), ("fd",))
 
 
 @needs_root
@@ -213,7 +252,8 @@ def test_a_process_that_cannot_be_read_limits_the_sight() -> None:
     code = (
         "import os, sys\n"
         "if os.geteuid() == 0: os.setresuid(65534, 65534, 65534)\n"
-        "from gpu_lifecycle.system.holders import Devices, Scanner\n"
+        "from gpu_lifecycle.system.devices import Devices\n"
+        "from gpu_lifecycle.system.holders import Scanner\n"
         "from gpu_lifecycle.system.procfs import Proc\n"
         "print(Scanner(Proc(), Devices((), frozenset())).scan().sight.limits)"
     )
