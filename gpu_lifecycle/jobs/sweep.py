@@ -5,10 +5,8 @@ An interrupted sweep leaves nothing half done that the next one would not finish
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING
 from gpu_lifecycle.errors import Exit, LifecycleError
 from gpu_lifecycle.facts import Gpu, GpuView, Judged, Layout, Verdict
 from gpu_lifecycle.jobs.observe import Observation, Observer
+from gpu_lifecycle.jobs.reap import Reaper
 from gpu_lifecycle.rules.claims import Release, claimed, judge_release
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.quantity import show_count, show_duration
@@ -24,7 +23,6 @@ from gpu_lifecycle.rules.verdict import Scene
 from gpu_lifecycle.system.devices import open_handles
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.locks import hold_gpus
-from gpu_lifecycle.system.pidfd import Held, hold, wait_gone
 
 if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
@@ -136,7 +134,7 @@ class Sweep:
             victims = [item for item in seen.judged if item.verdict is Verdict.REAP]
             if not victims or all(self.results.get(item.process.pid) == "survived" for item in victims):
                 break
-            self._reap(victims)
+            self._reap(victims, uuids, view)
             seen = self._look(uuids)
         self._tell_verdicts(seen)
         return seen
@@ -152,53 +150,27 @@ class Sweep:
                 text = f"{verb}: {describe(item)}, because {item.why}{advice(item)}"
                 self.journal.tell(Event(words[item.verdict], text, judged_fields(item)))
 
-    def _reap(self, victims: list[Judged]) -> None:
-        """Holds every victim by its pidfd, proves again who it is and what it holds, then ends it."""
-        with ExitStack() as stack:
-            held: dict[Held, Judged] = {}
-            for item in victims:
-                grip = hold(item.process.identity, self.observer.proc)
-                if grip:
-                    held[stack.enter_context(grip)] = item
-            self._signal(held, list(held), signal.SIGTERM)
-            rest = self._wait(list(held), self.config.sweep.term_grace, "to end after SIGTERM")
-            self._signal(held, rest, signal.SIGKILL)
-            left = self._wait(rest, self.config.sweep.exit_deadline, "to die after SIGKILL")
-            self._tell_reaped(held, rest, left)
+    def _reap(self, victims: list[Judged], uuids: list[str], view: GpuView) -> None:
+        def look() -> list[Judged]:
+            return [item for item in self._look(uuids, view).judged if item.verdict is Verdict.REAP]
 
-    def _signal(self, held: dict[Held, Judged], targets: list[Held], number: signal.Signals) -> None:
-        for grip in targets:
-            if self._still_ours(held[grip]):
-                grip.send(number)
+        limits = self.config.sweep
+        reaper = Reaper(self.observer, limits.term_grace, limits.exit_deadline, self.show, look)
+        for item, result in reaper.reap(victims):
+            self._tell_reaped(item, result)
 
-    def _still_ours(self, item: Judged) -> bool:
-        """Just before a signal: still in our cgroup, or still holding an NVIDIA device. The pidfd says that it is the same."""
-        process = item.process
-        if item.rule == "leftover-cgroup":
-            return self.observer.proc.cgroup(process.pid) == process.cgroup
-        return bool(self.observer.scanner.held(process.pid)[0])
-
-    def _wait(self, held: list[Held], seconds: float, what: str) -> list[Held]:
-        def tick(left: int, time_left: float) -> None:
-            self.show(f"waiting for {show_count(left, 'process')} {what}, {show_duration(round(time_left))} left")
-
-        return wait_gone(held, seconds, tick)
-
-    def _tell_reaped(self, held: dict[Held, Judged], killed: list[Held], left: list[Held]) -> None:
-        for grip, item in held.items():
-            result = "survived" if grip in left else "killed" if grip in killed else "ended"
-            self.results[item.process.pid] = result
-            self.reaped[item.process.pid] = item
-            fields = judged_fields(item)
-            if result == "survived":
-                where = self.observer.proc.wait_channel(item.process.pid)
-                stat = self.observer.proc.stat(item.process.pid)
-                state = f"state {stat.state}{', in ' + where if where else ''}" if stat else "state unknown"
-                self.journal.tell(Event("holder-survived", f"cannot end {describe(item)}: {state}", fields))
-            else:
-                signals = "SIGTERM, then SIGKILL" if result == "killed" else "SIGTERM"
-                text = f"reaped {describe(item)} with {signals}, because {item.why}"
-                self.journal.tell(Event("holder-reaped", text, fields))
+    def _tell_reaped(self, item: Judged, result: str) -> None:
+        self.results[item.process.pid] = result
+        self.reaped[item.process.pid] = item
+        fields = judged_fields(item)
+        if result == "survived":
+            where = self.observer.proc.wait_channel(item.process.pid)
+            stat = self.observer.proc.stat(item.process.pid)
+            state = f"state {stat.state}{', in ' + where if where else ''}" if stat else "state unknown"
+            self.journal.tell(Event("holder-survived", f"cannot end {describe(item)}: {state}", fields))
+            return
+        signals = "SIGTERM, then SIGKILL" if result == "killed" else "SIGTERM"
+        self.journal.tell(Event("holder-reaped", f"reaped {describe(item)} with {signals}, because {item.why}", fields))
 
     def _conclude(self, seen: Observation, uuids: list[str], gpus: tuple[Gpu, ...]) -> SweepResult:
         survivors = [item for item in seen.judged if item.verdict is Verdict.REAP]

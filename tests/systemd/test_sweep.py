@@ -1,0 +1,136 @@
+"""The sweep against holders that hide, multiply, or belong to others; and a sweep that is itself killed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.systemd.site import GIB, HOLDER, Site
+
+pytestmark = pytest.mark.machine
+
+GPU1 = ("--gpu", "1", "--uvm", "--memory", f"1={20 * GIB}")
+BYSTANDER = ("--gpu", "1", "--ctl", "--signals", "/run/bystander")
+
+
+def sweep(site: Site, *words: str) -> dict[str, Any]:
+    return site.cli("sweep", "sglang-kimi", *words)
+
+
+def rows(document: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    return {row["pid"]: row for row in document["holders"]}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--leader-exits",),
+        ("--fork-storm", "--ignore-term"),
+        ("--ignore-term",),
+        ("--title", "nvidia-persistenced"),
+        ("--title", "foo) Z 1 1 1"),
+        ("--title", "a\nb\x1b]0;x\x07"),
+    ],
+    ids=lambda words: words[-1].encode("unicode_escape").decode(),
+)
+def test_orphans_of_every_kind_are_found_and_ended(site: Site, words: tuple[str, ...]) -> None:
+    """Field cases F7 and F9, and names that anybody can take: none of them helps, none of them hurts."""
+    bystander = site.service_holder("bystander", *BYSTANDER)
+    pid = site.plant("orphan", *GPU1, "--daemonize", *words)
+    done = sweep(site)
+    assert done["outcome"] == "free", done["text"]
+    assert rows(done)[pid]["result"] in ("ended", "killed")
+    assert not site.alive(pid)
+    assert site.used() == 0
+    assert rows(site.cli("holders")).keys() == {bystander}
+    assert site.ask("cat", "/run/bystander") == ""
+
+
+def test_node_of_another_name_unlinked_and_mapped_only(site: Site) -> None:
+    """Field case F8. The stand-in of a mapped node is c 1 5, which is no NVIDIA number: only the first two are planted here."""
+    numbers = site.ask("stat", "-c", "%Hr %Lr", "/dev/nvidia1").split()
+    site.machine.make_node("/dev/other-name", int(numbers[0]), int(numbers[1]))
+    line = "exec 3<>/dev/other-name; rm /dev/other-name; echo $$ > /run/other.pid; exec sleep 1000"
+    site.ask("rm", "-f", "/run/other.pid")
+    site.machine.run(["sh", "-c", f"setsid --fork sh -c '{line}' >/dev/null 2>&1 </dev/null"])
+    pid = site.planted_pid("/run/other.pid")
+    site.machine.wait(lambda: site.parent(pid) == 1, 10, "it to be an orphan")
+    done = sweep(site)
+    assert rows(done)[pid]["result"] == "ended"
+    assert not site.alive(pid)
+
+
+def test_a_container_is_a_tenant(site: Site) -> None:
+    """A holder in a PID namespace of its own, and one in a container's cgroup: both are left alone, whatever the policy."""
+    site.ask("rm", "-f", "/run/inner.pid")
+    inner = f"{HOLDER} {' '.join(GPU1)} --pidfile /run/inner.pid"
+    site.machine.run(["systemd-run", "--quiet", "--collect", "--unit=docker-0123456789abcdef.scope", "--scope", "sh", "-c",
+                      f"setsid --fork {inner} >/dev/null 2>&1 </dev/null"])  # fmt: skip
+    pid = site.planted_pid("/run/inner.pid")
+    document = sweep(site)
+    assert document["outcome"] == "conflict"
+    row = rows(document)[pid]
+    assert (row["verdict"], row["rule"], row["owner"]) == (
+        "conflict", "container", {"kind": "container", "name": "docker:0123456789abcdef"},
+    )  # fmt: skip
+    assert "docker stop 0123456789abcdef" in document["text"]
+    assert site.alive(pid)
+
+
+def test_a_child_of_a_living_supervisor_is_spared(site: Site) -> None:
+    """No unit owns it, but something that lives may answer for it: unclear, so not touched, and named."""
+    site.ask("rm", "-f", "/run/child.pid")
+    line = f"{HOLDER} {' '.join(GPU1)} --pidfile /run/child.pid; echo gone"
+    site.machine.run(["sh", "-c", f"setsid --fork sh -c '{line}' >/dev/null 2>&1 </dev/null"])
+    pid = site.planted_pid("/run/child.pid")
+    document = sweep(site)
+    assert (document["outcome"], rows(document)[pid]["rule"]) == ("conflict", "parented")
+    assert site.alive(pid)
+
+
+def test_only_the_claimed_gpus_count(site: Site) -> None:
+    """A holder of GPU 5 alone is no business of a unit that claims 0 to 3."""
+    text = site.machine.read("/etc/gpu-lifecycle/sglang-kimi.toml")
+    site.machine.write("/etc/gpu-lifecycle/sglang-kimi.toml", text.replace('"all"', "[0, 1, 2, 3]").replace("count = 8", "count = 4"))
+    other = site.orphan(gpu=5)
+    done = sweep(site)
+    assert done["outcome"] == "free"
+    assert rows(done)[other]["verdict"] == "ignore"
+    assert site.alive(other)
+
+
+def test_a_marker_of_an_earlier_run_is_enough(site: Site) -> None:
+    """A worker that moved to another cgroup: its first environment still names the run that it was born in."""
+    site.ask("rm", "-f", "/run/marked.pid")
+    marker = ["env", "GPU_LIFECYCLE_UNIT=sglang-kimi.service", f"GPU_LIFECYCLE_RUN={'a' * 32}"]
+    site.machine.login_session("alice", [*marker, HOLDER, *GPU1, "--pidfile", "/tmp/marked.pid"])
+    pid = site.planted_pid("/tmp/marked.pid")
+    site.configure(policy="owned")
+    done = sweep(site)
+    assert (rows(done)[pid]["rule"], rows(done)[pid]["result"]) == ("leftover-marker", "ended")
+
+
+@pytest.mark.parametrize("milliseconds", [0, 60, 120, 180, 250, 400, 700, 1500, 2300])
+def test_a_sweep_that_is_killed_is_finished_by_the_next(site: Site, milliseconds: int) -> None:
+    """SIGKILL of a sweep at any step leaves nothing that the next one would not finish."""
+    bystander = site.service_holder("bystander", *BYSTANDER)
+    stubborn = [site.plant(f"stubborn{n}", *GPU1, "--daemonize", "--ignore-term") for n in range(3)]
+    meek = site.plant("meek", *GPU1, "--daemonize")
+    line = f'gpu-lifecycle sweep sglang-kimi >/dev/null 2>&1 & sleep {milliseconds / 1000}; kill -9 $! 2>/dev/null; wait'
+    site.ask("sh", "-c", line)
+    done = sweep(site)
+    assert done["outcome"] == "free", done["text"]
+    assert not any(site.alive(pid) for pid in (*stubborn, meek))
+    assert site.alive(bystander)
+    assert site.ask("cat", "/run/bystander") == ""
+
+
+def test_two_sweeps_never_meet(site: Site) -> None:
+    """Field case F12: the second waits for the first one's locks, and both end well."""
+    pid = site.plant("orphan", *GPU1, "--daemonize", "--ignore-term")
+    line = "gpu-lifecycle sweep sglang-kimi --json > /run/first & gpu-lifecycle sweep sglang-kimi --json > /run/second; wait"
+    site.machine.run(["sh", "-c", line])
+    assert not site.alive(pid)
+    reaped = [event for event in site.machine.journal(None, "-b", "GPU_LIFECYCLE_EVENT=holder-reaped")]
+    assert len(reaped) == 1
