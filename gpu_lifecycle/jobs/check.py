@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError
 from gpu_lifecycle.facts import Finding, GpuView, Layout, Level, UnitName, Verdict
 from gpu_lifecycle.jobs.inspect import print_json, scene_for
-from gpu_lifecycle.jobs.observe import Observer
+from gpu_lifecycle.jobs.observe import Observation, Observer
 from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.rules.claims import claimed
-from gpu_lifecycle.rules.quantity import show_count
+from gpu_lifecycle.rules.quantity import show_count, show_size
 from gpu_lifecycle.rules.report import advice, describe
 from gpu_lifecycle.system.gpu import GpuProbe
-from gpu_lifecycle.system.procfs import Proc
+from gpu_lifecycle.system.sockets import Listener, describe_owner, listeners_at, owner_of
 
 if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
@@ -109,23 +109,6 @@ def _command(config: Config, file: str) -> Found:
             Finding(Level.ERROR, "command-not-executable", f"{program} cannot be executed", f"ls -l {program}", file, key),
             Exit.CONFIG,
         )
-    yield from _port(config)
-
-
-def _port(config: Config) -> Found:
-    from gpu_lifecycle.system.sockets import answers_for, describe_owner, tcp_listeners
-
-    proc = Proc()
-    endpoint = config.server.endpoint()
-    if endpoint.uds:
-        return
-    for listener in tcp_listeners(endpoint.port, proc):
-        if answers_for(listener, endpoint.host):
-            who = describe_owner(listener, proc)
-            yield (
-                Finding(Level.WARN, "port-taken", f"port {endpoint.port} is in use by {who}", "fine if that is this unit"),
-                Exit.OK,
-            )
 
 
 def _gpus(unit: UnitName, config: Config) -> Found:
@@ -147,14 +130,38 @@ def _gpus(unit: UnitName, config: Config) -> Found:
 
 def _holders(unit: UnitName, config: Config, observer: Observer, claim: list[str], view: GpuView) -> Found:
     scene = scene_for(unit, config)
-    seen = observer.look(scene, claim, config.sweep.free_below, view)
+    listeners = listeners_at(config.server.endpoint(), observer.proc)
+    pids = {item.inode: owner_of(item.inode, observer.proc.pids(), observer.proc) for item in listeners}
+    seen = observer.look(scene, claim, config.sweep.free_below, view, [pid for pid in pids.values() if pid])
     for limit in seen.sight.limits:
-        yield Finding(Level.WARN, "sight", f"not everything can be seen: {limit}", "run it as root"), Exit.OK
+        yield Finding(Level.ERROR, "sight", f"not everything can be seen: {limit}", "run it as root"), Exit.TEMPFAIL
     for item in seen.judged:
         if item.verdict is Verdict.CONFLICT:
-            yield (
-                Finding(Level.ERROR, "conflict", f"{describe(item)} is in the way: {item.why}{advice(item)}"),
-                Exit.TEMPFAIL,
-            )
+            yield Finding(Level.ERROR, "conflict", f"{describe(item)} is in the way: {item.why}{advice(item)}"), Exit.TEMPFAIL
         elif item.verdict is Verdict.REAP:
             yield Finding(Level.INFO, "would-reap", f"{describe(item)} would be reaped: {item.why}"), Exit.OK
+    yield from _ports(config, observer, listeners, seen, pids)
+    yield from _memory(config, claim, view, seen)
+
+
+def _ports(
+    config: Config, observer: Observer, listeners: list[Listener], seen: Observation, pids: dict[int, int | None]
+) -> Found:
+    """Who has the engine's port now: fine if it is this unit's own run, or would be reaped."""
+    fine = {item.process.pid for item in seen.judged if item.rule == "current-run" or item.verdict is Verdict.REAP}
+    where = config.server.endpoint().uds or f"port {config.server.endpoint().port}"
+    for listener in listeners:
+        if pids[listener.inode] not in fine:
+            who = describe_owner(listener, observer.proc)
+            hint = "stop it, or give the engine another port"
+            yield Finding(Level.ERROR, "port-taken", f"{where} is taken by {who}", hint, key="server.command"), Exit.TEMPFAIL
+
+
+def _memory(config: Config, claim: list[str], view: GpuView, seen: Observation) -> Found:
+    """Memory that nobody visible holds: a start would wait for it, and refuse at the deadline."""
+    for gpu in view.gpus:
+        known = sum(item.memory.get(gpu.uuid) or 0 for item in seen.judged)
+        if gpu.uuid in claim and gpu.used is not None and gpu.used - known > config.sweep.free_below:
+            text = f"GPU {gpu.index} holds {show_size(gpu.used - known)} that no visible process explains"
+            hint = "it is held from outside this machine's view; on the host: nvidia-smi"
+            yield Finding(Level.ERROR, "memory-unexplained", text, hint), Exit.TEMPFAIL

@@ -22,11 +22,19 @@ if TYPE_CHECKING:
     from gpu_lifecycle.jobs.sweep import SweepResult
     from gpu_lifecycle.rules.config import Config
 
+ROUNDS = 3  # of reaping, at most (jobs/sweep.py)
+SWEEP_MARGIN = 120.0  # for the locks, the first answer of NVML and the scans
 SHOW_EVERY = 1.0  # seconds between two STATUS lines or state files of a wait
 
 
 class Stopped(BaseException):  # not an error: nothing that handles errors may swallow it
     """systemd ends the hook: the unit is to be stopped, or the hook's time is up."""
+
+
+def bound(config: Config) -> float:
+    """The longest that a sweep may take, in seconds: systemd must not cut it off before its own deadlines do."""
+    limits = config.sweep
+    return SWEEP_MARGIN + ROUNDS * (limits.term_grace + limits.exit_deadline) + 2 * limits.memory_deadline
 
 
 class Hook:
@@ -78,7 +86,8 @@ class Hook:
                 cgroup=unit_cgroup(observer.proc, self.unit),
                 survivors_only=survivors_only,
             )
-            return Sweep(scene, config, self.layout, observer, self.journal, self.show).run(prove=prove)
+            self.notifier.send(f"EXTEND_TIMEOUT_USEC={round(bound(config) * 1e6)}")
+            return Sweep(lambda: scene, config, self.layout, observer, self.journal, self.show).run(prove=prove)
 
     def close(self) -> None:
         self.probe.close()
@@ -97,7 +106,7 @@ def pre_start(unit: UnitName, layout: Layout) -> Exit:
         hook.must_be_inside()
         hook.probe.begin()
         hook.state.document["failed_starts"] = _failed_in_this_chain(hook)
-        hook.say("reading the config", refusal=None, gpus=[], progress=None, eta=None)
+        hook.say("reading the config", refusal=None, allowed=None, engine_pid=None, gpus=[], probes=[])
         config = load_config(layout, unit)
         result = hook.sweep(config, survivors_only=False)
         if result.status is not Exit.OK:
@@ -122,6 +131,7 @@ def _interrupted(hook: Hook) -> Exit:
 
     So it exits 0 and leaves a refusal for ``serve``, which only a start that goes on all the same will read.
     """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     text = "the sweep was interrupted by a stop"
     hook.say(text, refusal={"run": hook.run, "status": int(Exit.TEMPFAIL), "text": text})
     return Exit.OK
@@ -143,14 +153,11 @@ def _failed_in_this_chain(hook: Hook) -> int:
 
 def _port_free(hook: Hook, config: Config) -> Exit | None:
     """Engines find out about a taken port only after the whole load; here it is refused before it."""
-    from gpu_lifecycle.system.sockets import answers_for, describe_owner, tcp_listeners, unix_listeners
+    from gpu_lifecycle.system.sockets import describe_owner, listeners_at
 
     proc = Proc()
     endpoint = config.server.endpoint()
-    if endpoint.uds:
-        taken = unix_listeners(endpoint.uds, proc)
-    else:
-        taken = [item for item in tcp_listeners(endpoint.port, proc) if answers_for(item, endpoint.host)]
+    taken = listeners_at(endpoint, proc)
     if not taken:
         return None
     where = endpoint.uds or f"port {endpoint.port}"
@@ -176,7 +183,7 @@ def _refuse(hook: Hook, status: Exit, text: str) -> Exit:
 def _allow(hook: Hook, result: SweepResult) -> Exit:
     text = f"GPUs swept in {result.seconds:.1f} s: {result.text}"
     hook.journal.tell(Event("start-allowed", text))
-    hook.say(text, gpus=[_gpu_state(gpu) for gpu in result.gpus])
+    hook.say(text, gpus=[_gpu_state(gpu) for gpu in result.gpus], allowed=hook.run)
     return Exit.OK
 
 

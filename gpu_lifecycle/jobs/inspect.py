@@ -43,14 +43,15 @@ def scene_for(unit: UnitName | None, config: Config | None) -> Scene:
     from gpu_lifecycle.system.bus import Bus
 
     run = cgroup = ""
+    unknown = False
     try:
         with Bus() as bus:
             state = bus.unit_state(unit.service)
         if state.active not in ("inactive", "failed"):
             run, cgroup = state.invocation_id or "unknown", state.control_group
     except BlindError:
-        run = "unknown"  # without the bus it may be alive: nothing of it is touched
-    return Scene(unit, Policy(config.sweep.policy), tuple(config.sweep.protect), cgroup, run)
+        unknown = True  # without the bus a run may be alive: nothing that bears this unit's marker is touched
+    return Scene(unit, Policy(config.sweep.policy), tuple(config.sweep.protect), cgroup, run, run_unknown=unknown)
 
 
 def holders(unit: UnitName | None, layout: Layout, *, as_json: bool) -> int:
@@ -141,7 +142,7 @@ def sweep(unit: UnitName, layout: Layout, *, as_json: bool, dry_run: bool) -> in
     journal = Journal(unit.service, terminal=not as_json, by_hand=True)
     show = _shower()
     with GpuProbe() as probe:
-        job = Sweep(scene_for(unit, config), config, layout, Observer(probe), journal, show)
+        job = Sweep(lambda: scene_for(unit, config), config, layout, Observer(probe), journal, show)
         result = job.rehearse() if dry_run else job.run()
         ours = job.observer.ours()
     listed = [item for item in result.judged if item.process.pid not in ours]

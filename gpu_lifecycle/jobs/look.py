@@ -14,7 +14,15 @@ from gpu_lifecycle.system.engine import Family
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.probe import HealthProbe
 from gpu_lifecycle.system.procfs import Proc
-from gpu_lifecycle.system.sockets import Listener, answers_for, describe_owner, owner_of, tcp_listeners, unix_listeners
+from gpu_lifecycle.system.sockets import (
+    Listener,
+    addresses,
+    answers_for,
+    describe_owner,
+    owner_of,
+    tcp_listeners,
+    unix_listeners,
+)
 
 if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
@@ -32,6 +40,7 @@ class Looker:
         self.family = family
         self.probe = probe
         self.endpoint = config.server.endpoint()
+        self.addresses = addresses(self.endpoint.host)  # once: a look must not wait for a name server
         self.health = HealthProbe(self.endpoint)
         self.title = re.compile(config.server.preset.worker_title) if config.server.preset.worker_title else None
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="nvml")  # the helper is asked by one thread at a time
@@ -80,8 +89,8 @@ class Looker:
 
     def _listeners(self) -> list[Listener]:
         if self.endpoint.uds:
-            return unix_listeners(self.endpoint.uds, self.proc)
-        return [item for item in tcp_listeners(self.endpoint.port, self.proc) if answers_for(item, self.endpoint.host)]
+            return unix_listeners(self.endpoint.uds)
+        return [item for item in tcp_listeners(self.endpoint.port, self.proc) if answers_for(item, self.addresses)]
 
     def _is_ours(self, listener: Listener, alive: dict[int, Identity]) -> bool:
         """A socket found once is known by its inode for as long as the process that had it lives."""
@@ -116,9 +125,9 @@ def _own_memory(view: GpuView, alive: dict[int, Identity], uuids: tuple[str, ...
     return memory, holders
 
 
-def own_pids(family: Family, probe: GpuProbe) -> dict[int, Identity]:
-    """The living processes of the unit; empty where they cannot be seen (the post-stop hook looks again, as root)."""
+def own_pids(family: Family, probe: GpuProbe) -> dict[int, Identity] | None:
+    """The living processes of the unit; None where they cannot be seen (the post-stop hook looks again, as root)."""
     try:
         return family.living(probe.pids)
     except BlindError:
-        return {}
+        return None

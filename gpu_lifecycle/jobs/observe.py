@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from gpu_lifecycle.errors import BlindError, LifecycleError
-from gpu_lifecycle.facts import GpuView, Judged, Owner, OwnerKind, Process, Scan, Sight
+from gpu_lifecycle.errors import LifecycleError
+from gpu_lifecycle.facts import GpuView, Identity, Judged, Owner, OwnerKind, Process, Scan, Sight
 from gpu_lifecycle.rules.claims import full_gpus
 from gpu_lifecycle.rules.owners import owner_of
-from gpu_lifecycle.rules.verdict import Case, Scene, in_cgroup, judge
+from gpu_lifecycle.rules.verdict import FOREGROUND, Case, Scene, in_cgroup, judge
 from gpu_lifecycle.system.devices import Devices, find_devices
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.holders import Scanner
@@ -41,25 +42,49 @@ class Observer:
         """This program, what started it, and its helpers: never touched."""
         return self._ancestors | self.probe.pids
 
-    def look(self, scene: Scene, claim: Sequence[str], free_below: int, view: GpuView) -> Observation:
-        """Scans, joins with NVML's ``view``, and judges. ``claim`` are UUIDs."""
+    def look(
+        self, scene: Scene, claim: Sequence[str], free_below: int, view: GpuView, extra: Collection[int] = ()
+    ) -> Observation:
+        """Scans, joins with NVML's ``view``, and judges. ``claim`` are UUIDs.
+
+        ``extra`` are processes that are judged although they hold nothing, such as who listens on the engine's port.
+        """
         scan = self.scanner.scan(scene.cgroup)
+        others = [process for pid in extra if (process := self.proc.describe(pid))]
         scene = replace(
             scene,
             ours=scene.ours | self.ours(),
             full=full_gpus(view, claim, free_below) if not view.error else frozenset(claim),
             sight_full=scan.sight.full,
         )
-        processes = {process.pid: process for process in (*scan.members, *scan.holders)}
+        processes = {process.pid: process for process in (*others, *scan.members, *scan.holders)}
+        scene = replace(scene, live_runs=self._live_runs(processes.values()))
         memory = memory_of(view, processes)
-        owners = self._owners(processes.values(), scene)
+        owners, marked = self._owners(processes.values(), scene)
         chain = _init_chain(scan.holders)
         judged = tuple(
-            judge(self._case(process, owners[process.pid], memory.get(process.pid, {}), claim, view, chain), scene)
+            judge(
+                replace(
+                    self._case(process, owners[process.pid], memory.get(process.pid, {}), claim, view, chain),
+                    marker_alive=marked.get(process.marker_unit, False),
+                ),
+                scene,
+            )
             for process in processes.values()
         )
         sight = scan.sight.plus(*(f"NVML: {view.error.text}",) if view.error else ())
         return Observation(scan, view, judged, sight)
+
+    def _live_runs(self, processes: Collection[Process]) -> frozenset[str]:
+        """The runs outside systemd, named by the markers, whose daemon is alive."""
+        named = {process.marker_run for process in processes if process.marker_run.startswith(FOREGROUND)}
+        return frozenset(run for run in named if self._daemon_lives(run))
+
+    def _daemon_lives(self, run: str) -> bool:
+        pid, _, ticks = run.removeprefix(FOREGROUND).partition(".")
+        if not (pid.isdecimal() and ticks.isdecimal()):
+            return True  # not a name that we give: nothing is known of it
+        return self.proc.is_alive(Identity(self.proc.boot_id, int(pid), int(ticks)))
 
     def _case(
         self,
@@ -83,16 +108,19 @@ class Observer:
             parent_is_init=process.pid in chain,
         )
 
-    def _owners(self, processes: Collection[Process], scene: Scene) -> dict[int, Owner]:
-        """Who owns each process. The bus is asked only about units of others: of ours, the cgroup says enough."""
+    def _owners(self, processes: Collection[Process], scene: Scene) -> tuple[dict[int, Owner], dict[str, bool | None]]:
+        """Who owns each process, and which other units that markers name are alive.
+
+        The bus is asked only about units of others: of ours, the cgroup says enough.
+        """
         owners = {process.pid: owner_of(process.cgroup) for process in processes}
         others = [process.pid for process in processes if not in_cgroup(process, scene.cgroup)]
-        names = {owners[pid].name for pid in others if owners[pid].kind is OwnerKind.UNIT}
-        alive = units_alive(names)
+        markers = {process.marker_unit for process in processes} - {"", scene.unit.service}
+        alive = units_alive({owners[pid].name for pid in others if owners[pid].kind is OwnerKind.UNIT} | markers)
         return {
             pid: replace(owner, alive=alive.get(owner.name)) if owner.kind is OwnerKind.UNIT else owner
             for pid, owner in owners.items()
-        }
+        }, {name: alive[name] for name in markers}
 
 
 def units_alive(names: set[str]) -> dict[str, bool | None]:
@@ -106,9 +134,11 @@ def units_alive(names: set[str]) -> dict[str, bool | None]:
     try:
         with Bus() as bus:
             for name in system:
-                alive[name] = bus.unit_state(name).active not in ("inactive", "failed")
-    except (BlindError, LifecycleError):
-        return alive  # unknown stays None, and the rules spare what is unknown
+                # A name from a process's environment may be anything: what it breaks is its own answer.
+                with contextlib.suppress(LifecycleError):
+                    alive[name] = bus.unit_state(name).active not in ("inactive", "failed")
+    except LifecycleError:
+        return alive  # no bus: unknown stays None, and the rules spare what is unknown
     return alive
 
 

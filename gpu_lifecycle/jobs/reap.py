@@ -25,10 +25,11 @@ class Reaper:
         self.show = show
         self.look = look
         self.held: dict[Held, Judged] = {}
+        self.refused: set[Held] = set()
         self.stack = ExitStack()
 
     def reap(self, victims: list[Judged]) -> list[tuple[Judged, str]]:
-        """Returns every victim with its end: "ended" (SIGTERM was enough), "killed" or "survived"."""
+        """Returns every victim with its end: "ended" (SIGTERM was enough), "killed", "survived", or "let-go" of the GPU."""
         with self.stack:
             self._hold(victims)
             rest = self._terminate()
@@ -36,9 +37,12 @@ class Reaper:
             left = self._wait(killed, self.deadline, "to die after SIGKILL")
             return [(item, self._result(grip, killed, left)) for grip, item in self.held.items()]
 
-    @staticmethod
-    def _result(grip: Held, killed: list[Held], left: list[Held]) -> str:
-        return "survived" if grip in left else "killed" if grip in killed else "ended"
+    def _result(self, grip: Held, killed: list[Held], left: list[Held]) -> str:
+        if grip in left or grip in self.refused:
+            return "survived"
+        if grip in killed:
+            return "killed"
+        return "ended" if grip.gone() else "let-go"
 
     def _hold(self, victims: list[Judged]) -> list[Held]:
         """Opens a pidfd for each that is not held yet; one that is gone, or is another by now, is left out."""
@@ -73,19 +77,29 @@ class Reaper:
             if not fresh:
                 break
             targets += fresh
-        self._signal(targets, signal.SIGKILL)
-        return targets
+        return self._signal(targets, signal.SIGKILL)
 
-    def _signal(self, grips: list[Held], number: signal.Signals) -> None:
+    def _signal(self, grips: list[Held], number: signal.Signals) -> list[Held]:
+        """Signals those that still are what they were judged for, and returns them; the others have let go of the GPU."""
+        sent: list[Held] = []
         for grip in grips:
-            if not grip.gone() and self._still_ours(self.held[grip]):
+            if grip.gone() or not self._still_ours(self.held[grip]):
+                continue
+            try:
                 grip.send(number)
+            except PermissionError:
+                self.refused.add(grip)  # a security module forbids it even to root
+                continue
+            sent.append(grip)
+        return sent
 
     def _still_ours(self, item: Judged) -> bool:
         """Still in our cgroup, or still holding an NVIDIA device, just before a signal. The pidfd says that it is the same."""
         process = item.process
         if item.rule == "leftover-cgroup":
             return self.observer.proc.cgroup(process.pid) == process.cgroup
+        if item.rule == "leftover-marker" and not process.devices:
+            return self.observer.proc.marked(process.pid) == (process.marker_unit, process.marker_run)
         return bool(self.observer.scanner.held(process.pid)[0])
 
     def _wait(self, grips: list[Held], seconds: float, what: str) -> list[Held]:

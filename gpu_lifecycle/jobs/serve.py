@@ -9,10 +9,9 @@ import signal
 import subprocess
 import time
 import traceback
-import uuid
 from typing import TYPE_CHECKING, assert_never
 
-from gpu_lifecycle.errors import BlindError, Exit, LifecycleError
+from gpu_lifecycle.errors import BlindError, BusyError, Exit, LifecycleError
 from gpu_lifecycle.facts import ErrorClass, Gpu, GpuView, Layout, Phase, UnitName
 from gpu_lifecycle.jobs.look import Looker, own_pids
 from gpu_lifecycle.jobs.settings import load_config, unit_cgroup
@@ -22,6 +21,7 @@ from gpu_lifecycle.rules.claims import claimed
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.lifecycle import Life, Limits, step
 from gpu_lifecycle.rules.readiness import DEFAULT_MIN_USED, Look, Needs
+from gpu_lifecycle.rules.verdict import FOREGROUND
 from gpu_lifecycle.system.cgroup import Cgroup
 from gpu_lifecycle.system.engine import Family, become_subreaper, engine_environment, reap_adopted, start
 from gpu_lifecycle.system.gpu import GpuProbe
@@ -41,7 +41,7 @@ TICK = 1.0  # at least this often time itself is an event while loading
 
 def serve(unit: UnitName, layout: Layout) -> Exit:
     """Runs the unit until it ends; returns the exit status of the design. The caller exits with it."""
-    run = os.environ.get("INVOCATION_ID") or uuid.uuid4().hex
+    run, managed = _run_name(unit)
     journal = Journal(unit.service, run)
     notifier = Notifier()
     state = StateFile.load(layout, unit, run)
@@ -50,6 +50,8 @@ def serve(unit: UnitName, layout: Layout) -> Exit:
         if refusal:
             notifier.send(status_line(f"refused: {refusal[1]}"))
             return refusal[0]
+        if managed:
+            _must_be_allowed(state)
         config = load_config(layout, unit)
         return asyncio.run(Daemon(unit, layout, config, journal, notifier, state).main())
     except LifecycleError as error:
@@ -60,6 +62,29 @@ def serve(unit: UnitName, layout: Layout) -> Exit:
         return Exit.DEFECT
     finally:
         notifier.close()
+
+
+def _run_name(unit: UnitName) -> tuple[str, bool]:
+    """The name of this run, and whether systemd runs it.
+
+    INVOCATION_ID counts only inside the unit: a shell inherits one from whatever started it. A run in the foreground names
+    its daemon instead, so that a sweep can see whether the run is alive.
+    """
+    proc = Proc()
+    run = os.environ.get("INVOCATION_ID", "")
+    if run and unit_cgroup(proc, unit):
+        return run, True
+    identity = proc.identity(os.getpid())
+    return f"{FOREGROUND}{os.getpid()}.{identity.start_ticks if identity else 0}", False
+
+
+def _must_be_allowed(state: StateFile) -> None:
+    """Raises BusyError where the hook has not finished: systemd goes on after a hook that was ended by SIGTERM."""
+    if not state.allowed:
+        raise BusyError(
+            "cannot start the engine: the pre-start hook has not proven the GPUs free for this run",
+            hint=f"was it interrupted, or taken out of the unit? systemctl cat {state.unit.service}",
+        )
 
 
 def _refused(error: LifecycleError, journal: Journal, notifier: Notifier, state: StateFile) -> Exit:
@@ -114,7 +139,7 @@ class Daemon:
                 return Exit.OK
             self.gpus = gpus
             self.life = Life(self._limits(), failed_starts=self.state.failed_starts)
-            self._start_engine(loop)
+            await self._start_engine(loop)
             watcher = asyncio.create_task(self._watch())
             watcher.add_done_callback(lambda _: self.events.put_nowait(life_rules.Tick(-1)))
             return await self._loop(watcher)
@@ -172,10 +197,11 @@ class Daemon:
             exit_deadline=config.sweep.exit_deadline,
         )
 
-    def _start_engine(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _start_engine(self, loop: asyncio.AbstractEventLoop) -> None:
         become_subreaper()
         environment = engine_environment(os.environ, self.config.server.environment, self.unit, self.state.run)
-        self.engine = start(self.config.server.command, environment, self.layout.config(self.unit))
+        # In a thread: a program on a dead network file system must not keep a stop from being heard.
+        self.engine = await asyncio.to_thread(start, self.config.server.command, environment, self.layout.config(self.unit))
         pidfd = os.pidfd_open(self.engine.pid)
         loop.add_reader(pidfd, self._engine_ended, loop, pidfd)
         self.events.put_nowait(life_rules.Started(self.engine.pid))
@@ -211,7 +237,8 @@ class Daemon:
         except TimeoutError:
             if self.engine:
                 reap_adopted(self.engine.pid)
-            return life_rules.Tick(len(own_pids(self.family, self.probe)) if self.life.stage else -1)
+            living = own_pids(self.family, self.probe) if self.life.stage else None
+            return life_rules.Tick(-1 if living is None else len(living))  # -1: not known, so never "all have ended"
 
     async def _watch(self) -> None:
         """Looks at the engine again and again until the end begins."""
@@ -263,7 +290,7 @@ class Daemon:
             self.engine.send_signal(signal.SIGTERM)  # our own unreaped child: its pid cannot mean another process
 
     def _signal_all(self, number: signal.Signals) -> None:
-        living = own_pids(self.family, self.probe)
+        living = own_pids(self.family, self.probe) or {}
         for refused in self.family.signal(living.values(), number):
             self.journal.tell(Event("sight-partial", refused))
 

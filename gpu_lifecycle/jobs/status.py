@@ -38,12 +38,12 @@ def document(unit: UnitName, layout: Layout) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "schema": 1,
         "unit": unit.service,
-        "run": saved.get("run") or None,
+        "run": printable(saved.get("run") or "", 64) or None,
         "phase": saved.get("phase", str(Phase.DOWN)),
         "since": saved.get("since"),
         "progress": saved.get("progress"),
         "eta": saved.get("eta"),
-        "text": saved.get("text", "never started"),
+        "text": saved.get("text") or "never started",
         "gpus": saved.get("gpus", []),
         "probes": saved.get("probes", []),
         "last_end": saved.get("last_end"),
@@ -84,7 +84,7 @@ def _lines(item: dict[str, Any]) -> str:
         lines.append(f"  systemd: {systemd['active']} ({systemd['sub']}), {systemd['restarts']} automatic restarts")
     lines += [_gpu_line(gpu) for gpu in item["gpus"] if isinstance(gpu, dict)]
     lines += [
-        f"  {probe.get('probe')}: {printable(str(probe.get('text')), 200)} in {probe.get('seconds')} s"
+        f"  {printable(str(probe.get('probe')), 40)}: {printable(str(probe.get('text')), 200)} in {probe.get('seconds')} s"
         for probe in item["probes"]
         if isinstance(probe, dict)
     ]
@@ -95,9 +95,13 @@ def _lines(item: dict[str, Any]) -> str:
 
 
 def _gpu_line(gpu: dict[str, Any]) -> str:
-    used, total, own = gpu.get("memory_used"), gpu.get("memory_total"), gpu.get("memory_own")
+    used, total, own = (_size(gpu.get(key)) for key in ("memory_used", "memory_total", "memory_own"))
     mine = f", {show_size(own)} of it this unit's" if own is not None else ""
-    return f"  GPU {gpu.get('index')}: {show_size(used)} of {show_size(total)} used{mine}"
+    return f"  GPU {_size(gpu.get('index'))}: {show_size(used)} of {show_size(total)} used{mine}"
+
+
+def _size(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else None
 
 
 def _follow(unit: UnitName, layout: Layout, *, as_json: bool) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from gpu_lifecycle.errors import Exit, LifecycleError
+from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError
 from gpu_lifecycle.facts import Gpu, GpuView, Judged, Layout, Verdict
 from gpu_lifecycle.jobs.observe import Observation, Observer
 from gpu_lifecycle.jobs.reap import Reaper
@@ -23,6 +23,7 @@ from gpu_lifecycle.rules.verdict import Scene
 from gpu_lifecycle.system.devices import open_handles
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.locks import hold_gpus
+from gpu_lifecycle.system.sockets import listeners_at, owner_of
 
 if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
@@ -61,14 +62,15 @@ class Sweep:
 
     def __init__(
         self,
-        scene: Scene,
+        scene: Callable[[], Scene],
         config: Config,
         layout: Layout,
         observer: Observer,
         journal: Journal,
         show: Callable[[str], None],
     ) -> None:
-        self.scene = scene
+        self.find_scene = scene  # asked again once the locks are held: a start may have come in between
+        self.scene = scene()
         self.config = config
         self.layout = layout
         self.observer = observer
@@ -100,8 +102,11 @@ class Sweep:
         gpus, view = self.claim()
         uuids = [gpu.uuid for gpu in gpus]
         with hold_gpus(self.layout, uuids, LOCK_SECONDS, lambda text, left: self.show(f"{text}, {left:.0f} s left")):
+            self.scene = self.find_scene()
             self.journal.tell(Event("sweep-started", f"sweep of {show_count(len(uuids), 'GPU')}, policy {self.scene.policy}"))
             seen = self._reap_rounds(uuids, view)
+            if self.results and uuids and any(item.verdict is Verdict.CONFLICT for item in seen.judged):
+                seen = self._after_release(seen, uuids)
             return self._conclude(seen, uuids if prove or self.results else [], gpus)
 
     def rehearse(self) -> SweepResult:
@@ -110,21 +115,37 @@ class Sweep:
         seen = self._look([gpu.uuid for gpu in gpus], view)
         reap = [item for item in seen.judged if item.verdict is Verdict.REAP]
         conflicts = [item for item in seen.judged if item.verdict is Verdict.CONFLICT]
-        outcome = Outcome.CONFLICT if conflicts else Outcome.FREE if seen.sight.full else Outcome.UNKNOWN
+        held = [gpu.index for gpu in gpus if self._unexplained(gpu, reap)]
+        outcome = Outcome.CONFLICT if conflicts else Outcome.FREE if seen.sight.full and not held else Outcome.UNKNOWN
         text = f"{show_count(len(reap), 'process')} would be reaped, {len(conflicts)} in the way"
+        if held:
+            text += f"; memory that no visible process explains is held on GPU {', '.join(map(str, held))}"
         return SweepResult(outcome, text, seen.judged, {}, gpus, self._seconds())
+
+    def _unexplained(self, gpu: Gpu, reap: list[Judged]) -> bool:
+        """Whether a GPU would still not count as free without what would be reaped."""
+        theirs = sum(item.memory.get(gpu.uuid) or 0 for item in reap)
+        return gpu.used is None or gpu.used - theirs > self.config.sweep.free_below
 
     def _seconds(self) -> float:
         return round(time.monotonic() - self.began, 3)
 
     def _look(self, uuids: list[str], view: GpuView | None = None) -> Observation:
         view = view or self.observer.probe.view(NVML_SECONDS)
-        seen = self.observer.look(self.scene, uuids, self.config.sweep.free_below, view)
+        seen = self.observer.look(self.scene, uuids, self.config.sweep.free_below, view, self._listeners())
         for limit in seen.sight.limits:
             if (0, limit) not in self.told:
                 self.told.add((0, limit))
                 self.journal.tell(Event("sight-partial", f"not everything could be seen: {limit}"))
         return seen
+
+    def _listeners(self) -> set[int]:
+        """Who has the engine's port: a leftover there is judged and reaped like one that holds a GPU."""
+        try:
+            listeners = listeners_at(self.config.server.endpoint(), self.observer.proc)
+        except ConfigError:
+            return set()
+        return {pid for item in listeners if (pid := owner_of(item.inode, self.observer.proc.pids(), self.observer.proc))}
 
     def _reap_rounds(self, uuids: list[str], view: GpuView) -> Observation:
         """Reaps until a look finds nothing to reap, or what is left cannot be ended."""
@@ -160,6 +181,11 @@ class Sweep:
             self._tell_reaped(item, result)
 
     def _tell_reaped(self, item: Judged, result: str) -> None:
+        if result == "let-go":
+            self.journal.tell(
+                Event("holder-spared", f"left alone: {describe(item)}, it has let go of the GPU", judged_fields(item))
+            )
+            return
         self.results[item.process.pid] = result
         self.reaped[item.process.pid] = item
         fields = judged_fields(item)
@@ -171,6 +197,13 @@ class Sweep:
             return
         signals = "SIGTERM, then SIGKILL" if result == "killed" else "SIGTERM"
         self.journal.tell(Event("holder-reaped", f"reaped {describe(item)} with {signals}, because {item.why}", fields))
+
+    def _after_release(self, seen: Observation, uuids: list[str]) -> Observation:
+        """Judges again once what was reaped has let its memory go: who seemed in the way may only have been beside it."""
+        _, view = self._wait_release(uuids, seen.view)
+        again = self._look(uuids, view)
+        self._tell_verdicts(again)
+        return again
 
     def _conclude(self, seen: Observation, uuids: list[str], gpus: tuple[Gpu, ...]) -> SweepResult:
         survivors = [item for item in seen.judged if item.verdict is Verdict.REAP]
@@ -191,7 +224,8 @@ class Sweep:
         The view that the last look judged by is the first sample: a whole scan lies between it and the next one.
         """
         if not uuids:
-            return self._result(Outcome.FREE, "nothing of this unit is left", seen, gpus)
+            blind = f"; the release of memory cannot be proven: {seen.view.error.text}" if seen.view.error else ""
+            return self._result(Outcome.FREE, f"nothing of this unit is left{blind}", seen, gpus)
         release, view = self._wait_release(uuids, seen.view)
         shown = tuple(gpu for gpu in view.gpus if gpu.uuid in uuids)
         if release.free:

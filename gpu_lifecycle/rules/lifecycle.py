@@ -18,6 +18,7 @@ from gpu_lifecycle.rules.readiness import Look, Needs, blind, progress_of, unmet
 LOADING_STOP_GRACE = 3.0  # an engine that is still loading has nothing to drain, and its main process dies at once
 EXTEND_EVERY = 5.0  # seconds between two EXTEND_TIMEOUT_USEC
 EXTEND_MARGIN = 30.0
+PROVEN = 600.0  # seconds of being ready after which a failure is a new one, not the old one again
 MAX_FAILED_STARTS = 5  # in one chain of automatic restarts; loads take minutes, so systemd's own limit never trips
 
 
@@ -124,6 +125,7 @@ class Life:
     said_unmet: str = ""
     # health once ready
     was_ready: bool = False
+    ready_at: float = 0.0
     workers: frozenset[Identity] = frozenset()
     strikes: int = 0
     looked: float = 0.0
@@ -167,10 +169,18 @@ def _enter(life: Life, phase: Phase, text: str, now: float) -> Result:
     return changed, (Notify(status=text), Tell(event))
 
 
+def _extend(seconds: float) -> str:
+    """Asks systemd for time: from now, so much and a margin, in microseconds (sd_notify(3)). Our own deadlines end sooner."""
+    return f"EXTEND_TIMEOUT_USEC={round((seconds + EXTEND_MARGIN) * 1e6)}"
+
+
 def _started(life: Life, pid: int, now: float) -> Result:
     text = f"loading: engine started as process {pid}"
     begun = replace(life, engine=pid, began=now, since=now, progressed=now, looked=now, text=text)
-    return begun, (Notify(status=text), Tell(Event("engine-started", f"engine started as process {pid}")))
+    return begun, (
+        Notify((_extend(life.limits.stall),), text),
+        Tell(Event("engine-started", f"engine started as process {pid}")),
+    )
 
 
 def _looked(life: Life, look: Look, now: float) -> Result:
@@ -192,7 +202,7 @@ def _loading(life: Life, look: Look, now: float) -> Result:
         life = replace(life, mark=mark, progressed=now)
         if now - life.extended >= EXTEND_EVERY:
             life = replace(life, extended=now)
-            effects.append(Notify((f"EXTEND_TIMEOUT_USEC={round((life.limits.stall + EXTEND_MARGIN) * 1e6)}",)))
+            effects.append(Notify((_extend(life.limits.stall),)))
     text = loading_text(look, reasons, life, now)
     phase = Phase.WARMING if look.bound_by_us else Phase.LOADING
     if phase is not life.phase:
@@ -226,9 +236,7 @@ def _ready(life: Life, look: Look, now: float) -> Result:
     took = show_duration(round(now - life.began, 1))
     count = len(life.limits.needs.gpus)
     text = f"ready: {look.model or 'engine'} on {show_count(count, 'GPU')}, {show_size(total)} resident, loaded in {took}"
-    life = replace(
-        life, was_ready=True, workers=look.workers, failed_starts=0, phase=Phase.READY, since=now, text=text, strikes=0
-    )
+    life = replace(life, was_ready=True, ready_at=now, workers=look.workers, phase=Phase.READY, since=now, text=text, strikes=0)
     return life, (Notify(("READY=1", "WATCHDOG=1"), text), Tell(Event("ready", text)))
 
 
@@ -295,7 +303,8 @@ def _stop(life: Life, now: float) -> Result:
 
 def _end(life: Life, phase: Phase, text: str, grace: float, now: float, event: Event) -> Result:
     life = replace(life, phase=phase, since=now, text=text, stage=1, deadline=now + grace)
-    lines = ("STOPPING=1",) if life.stopping else ()
+    rest = grace + life.limits.term_grace + life.limits.exit_deadline
+    lines = ("STOPPING=1", _extend(rest)) if life.stopping else ()
     return life, (Notify(lines, text), Tell(event), SignalMain())
 
 
@@ -352,17 +361,21 @@ def _too_long(life: Life, now: float) -> Result:
     return life, ()
 
 
+def _proven(life: Life, now: float) -> bool:
+    return life.was_ready and now - life.ready_at >= PROVEN
+
+
 def _finish(life: Life, text: str, now: float) -> Result:
     """Chooses the exit status: what was asked for is a clean end, whatever the engine's own status claims."""
     if life.stopping or not life.failure:
         status, text = Exit.OK, f"stopped: {text}"
         life = replace(life, phase=Phase.STOPPING)
     else:
-        failed = life.failed_starts if life.was_ready else life.failed_starts + 1
+        failed = 1 if _proven(life, now) else life.failed_starts + 1
         status = Exit.UNAVAILABLE if failed >= MAX_FAILED_STARTS else Exit.TEMPFAIL
         text = f"failed: {life.failure}; {text}"
         if status is Exit.UNAVAILABLE:
-            text += f"; {failed} starts in a row failed before they were ready: mend the cause, then systemctl start"
+            text += f"; {failed} runs in a row failed, none ready for {show_duration(PROVEN)}: mend the cause, then start it"
         life = replace(life, phase=Phase.FAILED, failed_starts=failed)
     life = replace(life, status=status, text=text, since=now)
     return life, (Notify(status=text), Tell(Event("stopped", text)), Finish(status))

@@ -51,6 +51,10 @@ SYSTEM_FOLDERS = (
 )
 
 
+# A run outside systemd names its daemon, so that a sweep can look whether it lives: foreground.PID.STARTTICKS.
+FOREGROUND = "foreground."
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """What is the same for all processes of one sweep."""
@@ -60,6 +64,8 @@ class Scene:
     protect: tuple[str, ...] = ()
     cgroup: str = ""  # of the unit
     current_run: str = ""  # the run that is alive, "" in the hooks: no earlier run is
+    run_unknown: bool = False  # whether a run is alive could not be found out: then none is taken for dead
+    live_runs: frozenset[str] = frozenset()  # runs in the foreground, outside systemd, whose daemon is alive
     ours: frozenset[int] = frozenset()  # this program, its ancestors, its helpers
     survivors_only: bool = False  # post-stop: only what this unit left
     full: frozenset[str] = frozenset()  # claimed GPUs that hold more than counts as free
@@ -77,11 +83,18 @@ class Case:
     uvm: bool = False
     memory: Mapping[str, int | None] = field(default_factory=dict)
     parent_is_init: bool = False
+    marker_alive: bool | None = False  # whether another unit that its run marker names is alive
 
     @property
     def uses_memory(self) -> bool:
-        """True where NVML counts memory for it, or where it cannot be excluded: CUDA opens uvm, monitors do not."""
-        return self.uvm or any(amount is None or amount > 0 for amount in self.memory.values())
+        """True where NVML counts memory of a claimed GPU for it, or where it cannot be excluded.
+
+        CUDA opens the nodes of all GPUs that it can see, and uvm, which monitors do not: so uvm counts only for a process
+        that NVML knows nothing about.
+        """
+        if any(self.memory.get(uuid, 0) != 0 for uuid in self.claimed):
+            return True
+        return self.uvm and not self.memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +139,14 @@ def ourselves(case: Case, scene: Scene) -> Ruling | None:
 
 
 def current_run(case: Case, scene: Scene) -> Ruling | None:
-    """Belongs to a run of this unit that is alive (by hand only; in the hooks no run is): spared."""
-    if not scene.current_run:
-        return None
-    if in_cgroup(case.process, scene.cgroup) or (
-        case.process.marker_unit == scene.unit.service and case.process.marker_run == scene.current_run
-    ):
+    """Belongs to a run of this unit that is alive, or that may be, for systemd does not say: spared, or a tenant."""
+    process = case.process
+    marked = process.marker_unit == scene.unit.service
+    if marked and process.marker_run in scene.live_runs:
+        return _tenant(case, scene, f"it belongs to a run of {scene.unit.service} in the foreground, which is alive")
+    if marked and scene.run_unknown and not process.marker_run.startswith(FOREGROUND):
+        return _tenant(case, scene, f"it belongs to a run of {scene.unit.service}, and whether that is alive is not known")
+    if scene.current_run and (in_cgroup(process, scene.cgroup) or (marked and process.marker_run == scene.current_run)):
         return _spare(f"it belongs to the run of {scene.unit.service} that is alive now")
     return None
 
@@ -196,6 +211,14 @@ def other_unit(case: Case, scene: Scene) -> Ruling | None:
     return None
 
 
+def other_marker(case: Case, scene: Scene) -> Ruling | None:
+    """Carries the run marker of another managed unit that is alive, or may be: a tenant."""
+    named = case.process.marker_unit
+    if not named or named == scene.unit.service or case.marker_alive is False:
+        return None
+    return _tenant(case, scene, f"its environment names {named}, which is alive or may be")
+
+
 def leftover_marker(case: Case, scene: Scene) -> Ruling | None:
     """Carries the run marker of an earlier run of this unit in its first environment: reaped."""
     process = case.process
@@ -238,16 +261,16 @@ def _from_login(case: Case, scene: Scene, why: str) -> Ruling:
 
 
 def dead_unit(case: Case, _: Scene) -> Ruling | None:
-    """In the cgroup of a unit that is not active: an orphan, reaped."""
-    if case.owner.kind is OwnerKind.UNIT and case.owner.alive is False:
+    """In the cgroup of a unit that is not active, with no living parent but holders and process 1: an orphan, reaped."""
+    if case.owner.kind is OwnerKind.UNIT and case.owner.alive is False and case.process.readable and case.parent_is_init:
         return _reap(f"it is left in the cgroup of {case.owner.name}, which is not active: nobody answers for it")
     return None
 
 
 def parented(case: Case, scene: Scene) -> Ruling | None:
-    """In no unit, but a living parent that is no holder may answer for it, or it cannot be read: a tenant."""
+    """A living parent that is no holder may answer for it (a supervisor, a step of a job), or it cannot be read: a tenant."""
     if not case.process.readable or not case.parent_is_init:
-        return _tenant(case, scene, "no unit, session or container owns it, but a living parent may answer for it")
+        return _tenant(case, scene, "no living unit, session or container owns it, but a living parent may answer for it")
     return None
 
 
@@ -269,6 +292,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("container", container),
     ("outside", outside),
     ("other-unit", other_unit),
+    ("other-marker", other_marker),
     ("leftover-marker", leftover_marker),
     ("not-a-survivor", survivors_end),
     ("no-gpu", no_gpu),

@@ -84,7 +84,7 @@ def read_state(path: str) -> tuple[dict[str, object] | None, str]:
     import json
 
     try:
-        state = json.loads(data.decode("utf-8"), parse_constant=_refuse)
+        state = json.loads(data.decode("utf-8"), parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         return None, "it is torn: not JSON" if data else "it is empty"
     return (state, "") if isinstance(state, dict) else (None, "it is not a JSON object")
@@ -92,6 +92,14 @@ def read_state(path: str) -> tuple[dict[str, object] | None, str]:
 
 def _refuse(constant: str) -> object:
     raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    """``1e999`` is a number to JSON and infinity to us, which nothing of ours could write again."""
+    number = float(text)
+    if abs(number) == float("inf"):
+        raise ValueError(f"{text} is too large")
+    return number
 
 
 def _read(path: str, flags: int) -> bytes:
@@ -120,7 +128,10 @@ def write_state(path: str, value: dict[str, object]) -> None:
     """
     import json
 
-    data = json.dumps(value, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    try:
+        data = json.dumps(value, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    except (ValueError, TypeError, RecursionError) as error:
+        raise LifecycleError(f"cannot write {path}: its content is no JSON: {error}") from error
     directory, name = os.path.split(path)
     try:
         fd = _open_directory(directory or ".", os.O_NOFOLLOW)

@@ -89,10 +89,13 @@ class GpuProbe:
     def _read(self, line: bytes) -> GpuView:
         try:
             answer: Any = json.loads(line)
-            return view_from(answer, time.monotonic())
-        except (ValueError, TypeError, AttributeError) as error:
-            self._discard()
-            return GpuView((), error=classify("garbled", str(error)), at=time.monotonic())
+            if answer["id"] == self._number:
+                return view_from(answer, time.monotonic())
+            problem = f"it answers question {answer['id']}, asked was {self._number}"
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            problem = str(error)
+        self._discard()
+        return GpuView((), error=classify("garbled", problem), at=time.monotonic())
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._helper is None or self._helper.poll() is not None:
@@ -118,7 +121,7 @@ class GpuProbe:
         fd = helper.stdout.fileno()
         while b"\n" not in self._buffer:
             left = end - time.monotonic()
-            if left <= 0 or not select.select([fd], [], [], left)[0]:
+            if left <= 0 or not _readable(fd, left):
                 return None
             chunk = os.read(fd, 65536)
             if not chunk or len(self._buffer) > ANSWER_LIMIT:
@@ -175,11 +178,20 @@ def _ended(helper: subprocess.Popen[bytes], seconds: float) -> bool:
     """Waits for its end by a pidfd: ``Popen.wait`` with a timeout sleeps in steps that grow."""
     if helper.poll() is not None:
         return True
-    fd = os.pidfd_open(helper.pid)
     try:
-        return bool(select.select([fd], [], [], seconds)[0])
+        fd = os.pidfd_open(helper.pid)
+    except ProcessLookupError:
+        return True  # collected elsewhere meanwhile
+    try:
+        return _readable(fd, seconds)
     finally:
         os.close(fd)
+
+
+def _readable(fd: int, seconds: float) -> bool:
+    poller = select.poll()  # select(2) knows no descriptor above 1023
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(seconds * 1000))
 
 
 def _close_pipes(helper: subprocess.Popen[bytes]) -> None:

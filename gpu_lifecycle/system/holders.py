@@ -16,7 +16,7 @@ from collections.abc import Callable
 from gpu_lifecycle.facts import Process, Scan, Sight
 from gpu_lifecycle.system.cgroup import Cgroup
 from gpu_lifecycle.system.devices import Devices
-from gpu_lifecycle.system.procfs import Proc, read_bytes
+from gpu_lifecycle.system.procfs import GONE, Proc, read_bytes
 
 # Start, end, "s" for a shared mapping, path: a device is mapped shared, or is named as one (proc_pid_maps(5)).
 _MAP_LINE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ...([sp]) \S+ \S+ \d+ +(/.*)$", re.MULTILINE)
@@ -104,10 +104,8 @@ class Scanner:
         """Numbers held through one descriptor table, how many descriptors it has, and whether it was refused."""
         try:
             directory = os.open(f"{folder}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except PermissionError:
-            return set(), 0, True
-        except OSError:
-            return set(), 0, False
+        except OSError as error:
+            return set(), 0, error.errno not in GONE
         try:
             return self._numbers(directory, folder)
         finally:
@@ -116,10 +114,8 @@ class Scanner:
     def _numbers(self, directory: int, folder: str) -> tuple[set[int], int, bool]:
         try:
             names = os.listdir(directory)
-        except PermissionError:
-            return set(), 0, True
-        except OSError:
-            return set(), 0, False
+        except OSError as error:
+            return set(), 0, error.errno not in GONE
         found: set[int] = set()
         for name in names:
             try:
@@ -151,7 +147,9 @@ class Scanner:
         """Numbers held by mappings (proc_pid_maps(5)); the link in ``map_files`` gives the number of the node."""
         try:
             text = read_bytes(f"{self.proc.root}/{pid}/maps", 64 * 1024 * 1024)
-        except OSError:
+        except OSError as error:
+            if error.errno not in GONE and not isinstance(error, PermissionError):
+                self._unreadable.append(pid)  # one that may not be read has been counted by its descriptors
             return set()
         if b"s " not in text and b"/dev/" not in text and b"nvidia" not in text:
             return set()

@@ -47,7 +47,9 @@ class Held:
 
     def gone(self) -> bool:
         """True once every thread of the process has exited (a pidfd is readable then)."""
-        return bool(select.select([self.fd], [], [], 0)[0])
+        poller = select.poll()  # select(2) knows no descriptor above 1023
+        poller.register(self.fd, select.POLLIN)
+        return bool(poller.poll(0))
 
 
 def hold(identity: Identity, proc: Proc) -> Held | None:

@@ -5,14 +5,17 @@ Sources: proc(5) pages of the Linux man-pages; ``Documentation/filesystems/proc.
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 
+from gpu_lifecycle.errors import BlindError
 from gpu_lifecycle.facts import Identity, Process
 from gpu_lifecycle.rules.text import printable
 
 PF_KTHREAD = 0x00200000  # include/linux/sched.h; field 9 of proc_pid_stat(5)
 NO_LOGIN = 4294967295  # (uid_t) -1: proc_pid_loginuid(5)
+GONE = frozenset((errno.ENOENT, errno.ESRCH, errno.ENOTDIR))  # all else is "could not look", never "is not there"
 READ_LIMIT = 256 * 1024
 
 
@@ -102,11 +105,13 @@ class Proc:
         return [int(name) for name in os.listdir(self.root) if name.isdecimal() and name.isascii()]
 
     def stat(self, pid: int) -> Stat | None:
-        """None: gone."""
+        """None: gone. Raises BlindError where it cannot be told (no descriptors or memory left): that is not "gone"."""
         try:
             return parse_stat(read_bytes(f"{self.root}/{pid}/stat", 4096))
-        except OSError:
-            return None
+        except OSError as error:
+            if error.errno in GONE or isinstance(error, PermissionError):
+                return None
+            raise BlindError(f"cannot look at process {pid}: {error.strerror}") from error
 
     def identity(self, pid: int) -> Identity | None:
         stat = self.stat(pid)
@@ -145,6 +150,12 @@ class Proc:
             return None
         pairs = (item.partition(b"=") for item in raw.split(b"\0"))
         return {key: value for key, equals, value in pairs if equals}
+
+    def marked(self, pid: int) -> tuple[str, str]:
+        """The unit and the run that its first environment names; our own run name counts before systemd's."""
+        environment = self.environment(pid)
+        run = _marker(environment, b"GPU_LIFECYCLE_RUN") or _marker(environment, b"INVOCATION_ID")
+        return _marker(environment, b"GPU_LIFECYCLE_UNIT"), run
 
     def _speaker(self, pid: int) -> str:
         """The part of ``/proc`` that speaks for a process: itself, or a living thread where the leader has exited."""
@@ -208,7 +219,8 @@ class Proc:
 
     def _executable(self, pid: int) -> str:
         try:
-            return os.readlink(f"{self.root}/{self._speaker(pid)}/exe")
+            # An upgrade replaces the file of a running program; it is still the program that was started from there.
+            return os.readlink(f"{self.root}/{self._speaker(pid)}/exe").removesuffix(" (deleted)")
         except OSError:
             return ""
 

@@ -1,6 +1,6 @@
 """The door to listening sockets: who listens where the engine should.
 
-Source: proc_pid_net(5), ``/proc/net/tcp``, ``tcp6`` and ``unix``.
+Sources: sock_diag(7), proc_pid_net(5) (``/proc/net/tcp`` and ``tcp6``).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from gpu_lifecycle.errors import BlindError
+from gpu_lifecycle.rules.endpoints import Endpoint
 from gpu_lifecycle.system.procfs import Proc, read_bytes
 
 TCP_LISTEN = "0A"  # include/net/tcp_states.h
@@ -20,7 +22,7 @@ SOCK_DIAG_BY_FAMILY = 20  # include/uapi/linux/sock_diag.h
 NLM_F_REQUEST_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NET_LIMIT = 16 * 1024 * 1024
-_UNIX_LISTENING = 0x10000  # SO_ACCEPTCON in the flags column of /proc/net/unix
+UDIAG_SHOW_NAME, UNIX_DIAG_NAME, NO_COOKIE = 1, 0, 0xFFFFFFFF  # include/uapi/linux/unix_diag.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +57,26 @@ def tcp_listeners(port: int, proc: Proc) -> list[Listener]:
         return _tcp_table(port, proc)
 
 
-def _diag(family: int, port: int) -> list[Listener]:
+def _diag(family: int, port: int) -> Iterator[Listener]:
     """Listeners of one family. Raises OSError where sock_diag is not to be had."""
     request = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 0, 1 << TCP_LISTEN_STATE) + bytes(48)
+    return (_listener(body) for body in _dump(request) if int.from_bytes(body[4:6], "big") == port)
+
+
+def _dump(request: bytes) -> Iterator[bytes]:
+    """All answers to one sock_diag(7) request. Raises OSError."""
     header = struct.pack("=IHHII", 16 + len(request), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST_DUMP, 1, 0)
-    found: list[Listener] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG) as asked:
         asked.settimeout(1.0)
         asked.send(header + request)
         while True:
             for kind, body in _messages(asked.recv(1 << 18)):
                 if kind == NLMSG_DONE:
-                    return found
+                    return
                 if kind == NLMSG_ERROR:
                     code = -struct.unpack_from("=i", body)[0]
                     raise OSError(code, os.strerror(code))
-                if int.from_bytes(body[4:6], "big") == port:
-                    found.append(_listener(body))
+                yield body
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -109,28 +114,55 @@ def _tcp_table(port: int, proc: Proc) -> list[Listener]:
     return found
 
 
-def unix_listeners(path: str, proc: Proc) -> list[Listener]:
-    """Everyone who listens on a unix socket of that path."""
+def unix_listeners(path: str) -> list[Listener]:
+    """Everyone who listens on a unix socket of that path, by sock_diag(7).
+
+    Not from ``/proc/net/unix``: it prints paths raw, so that anybody can forge a line of it with a newline in a path.
+    Raises BlindError where the kernel does not answer.
+    """
+    request = struct.pack("=BBxxIIIII", socket.AF_UNIX, 0, 1 << TCP_LISTEN_STATE, 0, UDIAG_SHOW_NAME, NO_COOKIE, NO_COOKIE)
     try:
-        lines = read_bytes(f"{proc.root}/self/net/unix", NET_LIMIT).decode("utf-8", "replace").splitlines()[1:]
-    except OSError:
-        return []
-    rows = (line.split(None, 7) for line in lines)
+        answers = list(_dump(request))
+    except OSError as error:
+        raise BlindError(f"cannot find out who listens on {path}: {error.strerror}") from error
     return [
-        Listener(path, int(row[6]), None)
-        for row in rows
-        if len(row) == 8 and row[7] == path and int(row[3], 16) & _UNIX_LISTENING
+        Listener(path, struct.unpack_from("=I", body, 4)[0], None) for body in answers if _unix_name(body) == os.fsencode(path)
     ]
 
 
-def answers_for(listener: Listener, host: str) -> bool:
-    """Whether a connection to ``host`` may reach this listener: the same address, or a wildcard (of IPv6: of both)."""
+def _unix_name(body: bytes) -> bytes:
+    """The UNIX_DIAG_NAME attribute behind a struct unix_diag_msg of 16 bytes (linux/unix_diag.h)."""
+    at = 16
+    while at + 4 <= len(body):
+        length, kind = struct.unpack_from("=HH", body, at)
+        if length < 4:
+            break
+        if kind == UNIX_DIAG_NAME:
+            return body[at + 4 : at + length].rstrip(b"\0")
+        at += (length + 3) & ~3
+    return b""
+
+
+def addresses(host: str) -> frozenset[str]:
+    """What a host's name or any spelling of an address stands for; empty where it cannot be resolved."""
+    try:
+        return frozenset(str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
+        return frozenset()
+
+
+def listeners_at(endpoint: Endpoint, proc: Proc) -> list[Listener]:
+    """Everyone whom a connection to the engine's endpoint could reach."""
+    if endpoint.uds:
+        return unix_listeners(endpoint.uds)
+    wanted = addresses(endpoint.host)
+    return [item for item in tcp_listeners(endpoint.port, proc) if answers_for(item, wanted)]
+
+
+def answers_for(listener: Listener, wanted: frozenset[str]) -> bool:
+    """Whether a connection to one of these addresses may reach it: the same address, or a wildcard (of IPv6: of both)."""
     mapped = listener.address.removeprefix("::ffff:")
-    if mapped in ("0.0.0.0", "::"):  # noqa: S104 - compared with, never bound
-        return True
-    if host == "localhost":
-        return mapped == "::1" or mapped.startswith("127.")
-    return mapped == host
+    return mapped in ("0.0.0.0", "::") or mapped in wanted  # noqa: S104 - compared with, never bound
 
 
 def owner_of(inode: int, pids: Iterable[int], proc: Proc) -> int | None:

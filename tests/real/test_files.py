@@ -208,9 +208,9 @@ def test_a_write_cut_short_keeps_the_old_state(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["state.json"]
 
 
-def test_what_is_no_json_is_our_defect_and_touches_nothing(tmp_path: Path) -> None:
+def test_what_is_no_json_is_refused_and_touches_nothing(tmp_path: Path) -> None:
     for value in (float("nan"), object()):
-        with pytest.raises((TypeError, ValueError)):
+        with pytest.raises(LifecycleError, match="no JSON"):
             write_state(str(tmp_path / "new" / "state.json"), {"a": value})
     assert os.listdir(tmp_path) == []
 

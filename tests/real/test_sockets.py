@@ -14,6 +14,7 @@ import pytest
 from gpu_lifecycle.system.procfs import Proc
 from gpu_lifecycle.system.sockets import (
     Listener,
+    addresses,
     answers_for,
     decode_address,
     describe_owner,
@@ -93,15 +94,25 @@ def test_a_unix_listener(tmp_path: Path) -> None:
     path = str(tmp_path / "engine sock")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
-        assert unix_listeners(path, PROC) == [], "bound is not listening"
+        assert unix_listeners(path) == [], "bound is not listening"
         server.listen()
         inode = os.fstat(server.fileno()).st_ino
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(path)
-            assert unix_listeners(path, PROC) == [Listener(path, inode, None)]
-        assert unix_listeners(path[:-1], PROC) == []
+            assert unix_listeners(path) == [Listener(path, inode, None)]
+        assert unix_listeners(path[:-1]) == []
         assert owner_of(inode, PROC.pids(), PROC) == os.getpid()
-    assert unix_listeners(path, PROC) == [], "the file stays, nobody listens"
+    assert unix_listeners(path) == [], "the file stays, nobody listens"
+
+
+def test_nobody_can_forge_a_unix_listener(tmp_path: Path) -> None:
+    """A path with a newline forges a line of /proc/net/unix; the kernel's own answer has the path as it is."""
+    forged = "x\n0000: 00000002 0 10000 1 1 7 /wanted"
+    with socket.socket(socket.AF_UNIX) as server:
+        os.makedirs(tmp_path / os.path.dirname(forged))
+        server.bind(str(tmp_path / forged))
+        server.listen()
+        assert unix_listeners("/wanted") == []
 
 
 @pytest.mark.parametrize(
@@ -117,10 +128,14 @@ def test_a_unix_listener(tmp_path: Path) -> None:
         ("::ffff:0.0.0.0", "127.0.0.1", True),
         ("10.0.0.1", "127.0.0.1", False),
         ("10.0.0.1", "localhost", False),
+        ("127.0.0.1", "localhost", True),
+        ("127.0.0.1", "127.1", True),
+        ("::1", "0:0:0:0:0:0:0:1", True),
+        ("127.0.0.1", "no.such.host.invalid", False),
     ],
 )
 def test_answers_for(address: str, host: str, answers: bool) -> None:
-    assert answers_for(Listener(address, 1, 0), host) is answers
+    assert answers_for(Listener(address, 1, 0), addresses(host)) is answers
 
 
 def test_a_stranger_is_named(stranger: tuple[int, int]) -> None:
@@ -149,4 +164,3 @@ def test_a_machine_without_ipv6_or_any_net(tmp_path: Path) -> None:
     row = "  0: 0100007F:7530 00000000:0000 0A 00000000:00000000 00:00000000 00000000   999        0 4242 1 0 100 0 0 10 0"
     (net / "tcp").write_text(f"  sl  local_address ...\n{row}\n{row.replace(' 0A ', ' 01 ')}\n  1: 0100007F:75\n")
     assert tcp_listeners(30000, Proc(str(tmp_path))) == [Listener("127.0.0.1", 4242, 999)]
-    assert unix_listeners("/x", Proc(str(tmp_path))) == []

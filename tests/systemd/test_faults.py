@@ -76,7 +76,7 @@ def test_five_failed_starts_in_a_row_are_enough(site: Site) -> None:
         site.wait_state("failed", timeout=60)
         assert site.show("ExecMainStatus") == "69"
         assert site.show("NRestarts") == "4"
-        assert "5 starts in a row" in site.show("StatusText") + site.messages("stopped")
+        assert "5 runs in a row" in site.show("StatusText") + site.messages("stopped")
     finally:
         site.machine.run(["rm", "-r", "/run/systemd/system/sglang-kimi.service.d"])
         site.machine.run(["systemctl", "daemon-reload"], check=True)

@@ -92,7 +92,9 @@ def test_a_child_of_a_living_supervisor_is_spared(site: Site) -> None:
 def test_only_the_claimed_gpus_count(site: Site) -> None:
     """A holder of GPU 5 alone is no business of a unit that claims 0 to 3."""
     text = site.machine.read("/etc/gpu-lifecycle/sglang-kimi.toml")
-    site.machine.write("/etc/gpu-lifecycle/sglang-kimi.toml", text.replace('"all"', "[0, 1, 2, 3]").replace("count = 8", "count = 4"))
+    site.machine.write(
+        "/etc/gpu-lifecycle/sglang-kimi.toml", text.replace('"all"', "[0, 1, 2, 3]").replace("count = 8", "count = 4")
+    )
     other = site.orphan(gpu=5)
     done = sweep(site)
     assert done["outcome"] == "free"
@@ -117,7 +119,7 @@ def test_a_sweep_that_is_killed_is_finished_by_the_next(site: Site, milliseconds
     bystander = site.service_holder("bystander", *BYSTANDER)
     stubborn = [site.plant(f"stubborn{n}", *GPU1, "--daemonize", "--ignore-term") for n in range(3)]
     meek = site.plant("meek", *GPU1, "--daemonize")
-    line = f'gpu-lifecycle sweep sglang-kimi >/dev/null 2>&1 & sleep {milliseconds / 1000}; kill -9 $! 2>/dev/null; wait'
+    line = f"gpu-lifecycle sweep sglang-kimi >/dev/null 2>&1 & sleep {milliseconds / 1000}; kill -9 $! 2>/dev/null; wait"
     site.ask("sh", "-c", line)
     done = sweep(site)
     assert done["outcome"] == "free", done["text"]
@@ -132,5 +134,5 @@ def test_two_sweeps_never_meet(site: Site) -> None:
     line = "gpu-lifecycle sweep sglang-kimi --json > /run/first & gpu-lifecycle sweep sglang-kimi --json > /run/second; wait"
     site.machine.run(["sh", "-c", line])
     assert not site.alive(pid)
-    reaped = [event for event in site.machine.journal(None, "-b", "GPU_LIFECYCLE_EVENT=holder-reaped")]
+    reaped = site.machine.journal(None, "-b", "GPU_LIFECYCLE_EVENT=holder-reaped")
     assert len(reaped) == 1
