@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from gpu_lifecycle.facts import Judged
 from gpu_lifecycle.jobs.observe import Observer
 from gpu_lifecycle.rules.quantity import show_count, show_duration
-from gpu_lifecycle.system.pidfd import Held, hold, wait_gone
+from gpu_lifecycle.system.pidfd import Held, hold, make_room, wait_gone
 
 STOP_ROUNDS = 8  # a fork storm is stopped in rounds, each with a new look, before anything of it is killed
 Look = Callable[[], list[Judged]]
@@ -30,6 +30,7 @@ class Reaper:
 
     def reap(self, victims: list[Judged]) -> list[tuple[Judged, str]]:
         """Returns every victim with its end: "ended" (SIGTERM was enough), "killed", "survived", or "let-go" of the GPU."""
+        make_room()
         with self.stack:
             self._hold(victims)
             rest = self._terminate()

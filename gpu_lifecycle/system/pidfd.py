@@ -52,6 +52,14 @@ class Held:
         return bool(poller.poll(0))
 
 
+def make_room() -> None:
+    """Raises our own soft limit of descriptors to the hard one (getrlimit(2)): each process held takes one."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def hold(identity: Identity, proc: Proc) -> Held | None:
     """Opens a pidfd and proves that it is that very process. None: it is gone, or the pid is another's by now.
 

@@ -34,5 +34,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture
 def site(installed: Site) -> Iterator[Site]:
     installed.configure()
+    installed.begin()
     yield installed
     installed.reset()

@@ -23,6 +23,7 @@ class Site:
     machine: Machine
     options: list[str] = field(default_factory=list)
     planted: list[int] = field(default_factory=list)
+    since: list[str] = field(default_factory=list)  # what journalctl needs to show this test's lines only
 
     def configure(self, *engine: str, tp: int = 8, port: int = 30000, extra: str = "", policy: str = "dedicated") -> None:
         """Writes the config; ``extra`` is more TOML, whole tables."""
@@ -73,9 +74,9 @@ memory_deadline = "6s"
         document: dict[str, Any] = json.loads(done.stdout)
         return document
 
-    def events(self, word: str = "", *, boot: bool = True) -> list[dict[str, Any]]:
-        """Our events in the unit's journal, in order; one kind, or all."""
-        lines = self.machine.journal(UNIT, *(["-b"] if boot else []))
+    def events(self, word: str = "") -> list[dict[str, Any]]:
+        """Our events in the unit's journal since the test began, in order; one kind, or all."""
+        lines = self.machine.journal(UNIT, "-b", *self.since)
         ours = [line for line in lines if line.get("GPU_LIFECYCLE_EVENT")]
         return [line for line in ours if not word or line["GPU_LIFECYCLE_EVENT"] == word]
 
@@ -152,6 +153,11 @@ memory_deadline = "6s"
         """Exactly these processes, by pid inside the machine."""
         self.ask("sh", "-c", f"kill -{number} {shlex.join(str(pid) for pid in pids)}")
 
+    def begin(self) -> None:
+        """From here on, ``events`` are those of this test."""
+        shown = self.ask("journalctl", "-n", "1", "-o", "cat", "--show-cursor")
+        self.since = [f"--after-cursor={shown.rpartition('-- cursor: ')[2].strip()}"]
+
     def reset(self) -> None:
         """Back to a machine where nothing runs: for the next test."""
         self.systemctl("stop", check=False)
@@ -164,7 +170,6 @@ memory_deadline = "6s"
         self.machine.nvml.clear("hidden")
         self.machine.nvml.clear("process")
         self.machine.nvml.clear("linger")
-        self.ask("journalctl", "--rotate", "--vacuum-time=1s")
 
     def engine_main(self) -> int:
         """The engine's main process, from the state file."""

@@ -61,7 +61,7 @@ def test_journal_has_the_fields_and_the_texts(site: Site) -> None:
     assert reaped["OBJECT_PID"] == str(orphan)
     assert reaped["GPU_LIFECYCLE_VERDICT"] == "reap"
     assert reaped["GPU_LIFECYCLE_GPU"].startswith("GPU-")
-    text = site.machine.run(["journalctl", "-u", UNIT, "-x", "--no-pager"], check=True).stdout
+    text = site.machine.run(["journalctl", "-u", UNIT, "-x", "--no-pager", *site.since], check=True).stdout
     assert "Defined-By: gpu-lifecycle" in text
     assert f"Process {orphan} was reaped" in text
 

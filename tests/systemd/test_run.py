@@ -105,6 +105,6 @@ def test_hostile_titles_break_nothing(site: Site) -> None:
     site.start()
     site.stop()
     assert not site.alive(orphan)
-    text = str(site.machine.run(["journalctl", "-b", "-u", "sglang-kimi", "-o", "cat", "--no-pager"]).stdout)
+    text = str(site.machine.run(["journalctl", "-b", "-u", "sglang-kimi", "-o", "cat", "--no-pager", *site.since]).stdout)
     assert "\x1b" not in "".join(line for line in text.splitlines() if "reaped" in line)
     assert all("\n" not in event["MESSAGE"] for event in site.events("holder-reaped"))

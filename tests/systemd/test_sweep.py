@@ -47,15 +47,16 @@ def test_orphans_of_every_kind_are_found_and_ended(site: Site, words: tuple[str,
     assert site.ask("cat", "/run/bystander") == ""
 
 
-def test_node_of_another_name_unlinked_and_mapped_only(site: Site) -> None:
-    """Field case F8. The stand-in of a mapped node is c 1 5, which is no NVIDIA number: only the first two are planted here."""
+def test_node_of_another_name_and_unlinked(site: Site) -> None:
+    """Field case F8: the number counts, not the name. (Mappings, rings and single threads: tests/trees/test_holders.py.)"""
     numbers = site.ask("stat", "-c", "%Hr %Lr", "/dev/nvidia1").split()
     site.machine.make_node("/dev/other-name", int(numbers[0]), int(numbers[1]))
-    line = "exec 3<>/dev/other-name; rm /dev/other-name; echo $$ > /run/other.pid; exec sleep 1000"
+    code = "import time; os.open('/dev/other-name', os.O_RDWR | os.O_NOCTTY); os.unlink('/dev/other-name'); time.sleep(1000)"
+    site.machine.write("/run/other.py", f"import os; open('/run/other.pid', 'w').write(str(os.getpid()))\n{code}\n")
     site.ask("rm", "-f", "/run/other.pid")
-    site.machine.run(["sh", "-c", f"setsid --fork sh -c '{line}' >/dev/null 2>&1 </dev/null"])
+    site.machine.run(["sh", "-c", "setsid --fork python3 /run/other.py >/dev/null 2>&1 </dev/null"])
     pid = site.planted_pid("/run/other.pid")
-    site.machine.wait(lambda: site.parent(pid) == 1, 10, "it to be an orphan")
+    site.machine.wait(lambda: "/dev/other-name (deleted)" in site.ask("ls", "-l", f"/proc/{pid}/fd"), 10, "the node to be held")
     done = sweep(site)
     assert rows(done)[pid]["result"] == "ended"
     assert not site.alive(pid)
@@ -134,5 +135,85 @@ def test_two_sweeps_never_meet(site: Site) -> None:
     line = "gpu-lifecycle sweep sglang-kimi --json > /run/first & gpu-lifecycle sweep sglang-kimi --json > /run/second; wait"
     site.machine.run(["sh", "-c", line])
     assert not site.alive(pid)
-    reaped = site.machine.journal(None, "-b", "GPU_LIFECYCLE_EVENT=holder-reaped")
+    reaped = site.events("holder-reaped")
     assert len(reaped) == 1
+
+
+def test_a_unit_that_systemd_does_not_know_may_have_a_living_supervisor(site: Site) -> None:
+    """A scope made by hand below a live service: systemd calls it inactive, and its supervisor lives."""
+    site.ask("rm", "-f", "/run/job.pid")
+    job = f"{HOLDER} {' '.join(GPU1)} --pidfile /run/job.pid"
+    scope = "/sys/fs/cgroup/nomad.slice/job.scope"
+    script = f"mkdir -p {scope}; (echo 0 > {scope}/cgroup.procs; exec {job}); echo over"
+    site.machine.run(["systemd-run", "--quiet", "--collect", "--unit=nomad", "sh", "-c", script])
+    pid = site.planted_pid("/run/job.pid")
+    document = sweep(site)
+    assert rows(document)[pid]["verdict"] == "conflict"
+    assert site.alive(pid)
+    site.machine.run(["systemctl", "stop", "nomad"])
+
+
+def test_a_bystander_whose_package_was_upgraded_lives(site: Site) -> None:
+    site.machine.run(["cp", HOLDER, "/usr/bin/nvidia-persistenced"])
+    pid = site.plant("persistenced", *GPU1, "--daemonize", "--signals", "/run/p", program="/usr/bin/nvidia-persistenced")
+    site.machine.run(["sh", "-c", f"cp {HOLDER} /usr/bin/new && mv /usr/bin/new /usr/bin/nvidia-persistenced"])
+    assert "(deleted)" in site.ask("readlink", f"/proc/{pid}/exe")
+    assert rows(sweep(site))[pid]["rule"] == "bystander"
+    assert site.alive(pid)
+
+
+def test_a_run_in_the_foreground_is_not_an_earlier_run(site: Site) -> None:
+    """Its processes bear this unit's marker; a sweep sees that its daemon lives, and a start is refused."""
+    site.configure("--keep-environ")
+    with site.machine.popen(["gpu-lifecycle", "serve", "sglang-kimi"]) as daemon:
+        try:
+            site.machine.wait(lambda: site.used() > 8 * GIB, 20, "the engine to hold memory")
+            document = sweep(site)
+            assert document["outcome"] == "conflict"
+            assert not any(row["result"] for row in document["holders"])
+            assert daemon.poll() is None
+            daemon.terminate()
+            daemon.wait(20)
+        finally:
+            daemon.kill()
+    assert sweep(site)["outcome"] == "free"
+
+
+def test_a_tenant_beside_an_orphan_is_no_reason_to_refuse(site: Site) -> None:
+    """What was reaped takes a while to let its memory go; who merely sits beside it must not be blamed for it."""
+    site.machine.nvml.set("linger 1500")
+    tenant = site.service_holder("small", "--gpu", "1", "--uvm", "--memory", f"1={300 << 20}")
+    orphan = site.orphan()
+    site.start()
+    assert site.state() == "active"
+    assert site.alive(tenant)
+    assert not site.alive(orphan)
+
+
+def test_a_thousand_leftovers(site: Site) -> None:
+    """More victims than a process may have descriptors by default."""
+    line = f"for n in $(seq 1100); do {HOLDER} --gpu 2 --daemonize --ignore-term >/dev/null 2>&1 </dev/null; done"
+    site.machine.run(["sh", "-c", line], timeout=120)
+    done = sweep(site)
+    assert done["outcome"] == "free", done["text"]
+    assert sum(1 for row in done["holders"] if row["result"] == "killed") == 1100
+
+
+def test_a_planted_state_file_changes_nothing(site: Site) -> None:
+    """The unit's user may write there; whatever stands in it, the hooks and ``status`` work."""
+    state = "/run/gpu-lifecycle/sglang-kimi/state.json"
+    planted = (
+        '{"schema": 1, "failed_starts": 1e999, "since": 1e999}',
+        '{"schema": 1, "gpus": 5, "probes": 5, "phase": "\\ud800"}',
+        '{"schema": 1, "phase": "\\u001b[2J", "gpus": [{"memory_used": "x"}], "last_end": []}',
+        "[" * 100_000,
+    )
+    for text in planted:
+        site.machine.write(state, text)
+        done = site.machine.run(["gpu-lifecycle", "status", "sglang-kimi"])
+        assert "\x1b" not in done.stdout
+        site.machine.write(state, text)
+        site.start()
+        assert site.state() == "active"
+        site.stop()
+        assert site.show("Result") == "success"
