@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import BlindError
 from gpu_lifecycle.facts import GpuView, Identity
+from gpu_lifecycle.rules.engines import option
+from gpu_lifecycle.rules.quantity import show_duration
 from gpu_lifecycle.rules.readiness import Health, Look, Socket
 from gpu_lifecycle.system.engine import Family
 from gpu_lifecycle.system.gpu import GpuProbe
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
 
 NVML_SECONDS = 10.0
+QUICK_ANSWER = 0.5  # seconds that a look waits for the token: READY=1 is not to wait for the next look
+GENERATE_SECONDS = 120.0  # the first request may compile kernels for a minute
 CONNECTION_REFUSED = Health(None, "nobody listens yet")
 
 
@@ -40,6 +45,13 @@ class Looker:
         self.family = family
         self.probe = probe
         self.endpoint = config.server.endpoint()
+        server = config.server
+        self.request = server.preset.generate.for_model(server.served_name() or "") if server.preset.generate else None
+        wanted = config.ready.generate and self.request is not None
+        self.generated: Health | None = Health(None, "not asked yet") if wanted else None
+        self.asking: asyncio.Task[Health] | None = None
+        self.asked = 0.0
+        self.key = option(server.command, ("--api-key",)) or ""
         self.addresses = addresses(self.endpoint.host)  # once: a look must not wait for a name server
         self.health = HealthProbe(self.endpoint)
         self.title = re.compile(config.server.preset.worker_title) if config.server.preset.worker_title else None
@@ -57,6 +69,8 @@ class Looker:
             alive = self.family.living(self.probe.pids)
             socket = self.socket(alive)
             health = await self.health.get(health_path, deadline) if socket.listening else CONNECTION_REFUSED
+            if health.ok and socket.ours:
+                await self._generate()
         finally:
             view = await asked
         self.view = view
@@ -64,7 +78,25 @@ class Looker:
         workers = frozenset(alive[pid] for pid in alive if pid in holders or self._titled(alive[pid]))
         model = self.config.server.served_name() or ""
         error = view.error.text if view.error else ""
-        return Look(memory, socket, health, workers, frozenset(alive.values()), error, model.rstrip("/").rpartition("/")[2])
+        name = model.rstrip("/").rpartition("/")[2]
+        return Look(memory, socket, health, workers, frozenset(alive.values()), error, name, self.generated)
+
+    async def _generate(self) -> None:
+        """One real token, once in a run: an endpoint that answers is not yet an engine that works.
+
+        Asked beside the looks, for the first request may compile kernels for a minute, and a look must say so meanwhile.
+        """
+        if self.generated is None or self.generated.ok:
+            return
+        if self.asking is None:
+            assert self.request
+            self.asked = time.monotonic()
+            self.asking = asyncio.create_task(self.health.generate(self.request, self.key, GENERATE_SECONDS))
+        await asyncio.wait({self.asking}, timeout=QUICK_ANSWER)
+        if self.asking.done():
+            self.generated, self.asking = self.asking.result(), None
+        else:
+            self.generated = Health(None, f"no answer yet, asked {show_duration(round(time.monotonic() - self.asked))} ago")
 
     def _titled(self, identity: Identity) -> bool:
         """Whether its title is a worker's; a title that is not (yet) is read again at the next look."""
@@ -104,6 +136,9 @@ class Looker:
         return True
 
     async def close(self) -> None:
+        if self.asking:
+            self.asking.cancel()
+            await asyncio.wait({self.asking})
         await self.health.close()
         self.threads.shutdown(wait=True)
 

@@ -20,7 +20,7 @@ from gpu_lifecycle.rules import lifecycle as life_rules
 from gpu_lifecycle.rules.claims import claimed
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.lifecycle import Life, Limits, step
-from gpu_lifecycle.rules.readiness import DEFAULT_MIN_USED, Look, Needs
+from gpu_lifecycle.rules.readiness import Look, Needs, min_used_for
 from gpu_lifecycle.rules.verdict import FOREGROUND
 from gpu_lifecycle.system.cgroup import Cgroup
 from gpu_lifecycle.system.engine import Family, become_subreaper, engine_environment, reap_adopted, start
@@ -28,6 +28,7 @@ from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.notify import Notifier, status_line
 from gpu_lifecycle.system.procfs import Proc
+from gpu_lifecycle.system.weights import weights_size
 
 if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
@@ -184,7 +185,9 @@ class Daemon:
         interval = config.watch.interval
         if self.notifier.watchdog:
             interval = min(interval, self.notifier.watchdog / 4)
-        min_used = DEFAULT_MIN_USED if config.ready.min_used == "auto" else config.ready.min_used
+        min_used = config.ready.min_used
+        if min_used == "auto":
+            min_used = min_used_for(weights_size(config.server.target() or ""), len(self.gpus))
         return Limits(
             needs=Needs({gpu.uuid: gpu.index for gpu in self.gpus}, min_used),
             stall=config.ready.stall,

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpu_lifecycle.facts import Identity
 from gpu_lifecycle.rules.quantity import show_size
 
 DEFAULT_MIN_USED = 512 * 1024 * 1024  # more than a bare CUDA context takes, less than any model's share
+
+
+def min_used_for(weights: int | None, gpus: int) -> int:
+    """How much each GPU must hold at least, where the config leaves it to us.
+
+    Half of an even share of the weights: layers are not split evenly, while a load that stopped half way, or that went to
+    the host's memory, stays well below it.
+    """
+    return max(DEFAULT_MIN_USED, weights // (2 * gpus)) if weights and gpus else DEFAULT_MIN_USED
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,7 @@ class Look:
     alive: frozenset[Identity] = frozenset()  # all living processes of the unit
     nvml_error: str = ""
     model: str = ""
-    extra: Mapping[str, str] = field(default_factory=dict)
+    generated: Health | None = None  # the answer to the request for one token; None: not asked for
 
     @property
     def bound_by_us(self) -> bool:
@@ -82,6 +91,8 @@ def unmet(look: Look, needs: Needs, *, blind_is_fine: bool = False) -> tuple[str
     reasons += _socket(look.socket)
     if not look.health.ok:
         reasons.append(f"the health endpoint says: {look.health.text}")
+    elif look.generated is not None and not look.generated.ok:
+        reasons.append(f"no token was generated: {look.generated.text}")
     return tuple(reasons)
 
 

@@ -50,3 +50,11 @@ def _shorten(pieces: list[str], room: int) -> str:
             break
         kept.append(piece)
     return "".join(kept)
+
+
+_SECRET = re.compile(r"(--?[a-z0-9_-]*(?:key|token|secret|passw(?:or)?d)(?:=|\s+))(?!-)\S+", re.IGNORECASE)
+
+
+def redact(title: str) -> str:
+    """A command line without the values of options that name a key, a token or a password: logs are read by many."""
+    return _SECRET.sub(r"\1***", title)

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.rules.endpoints import Endpoint
+from gpu_lifecycle.rules.engines import Request
 from gpu_lifecycle.rules.readiness import Health
 from gpu_lifecycle.rules.text import printable
 
@@ -32,39 +33,63 @@ class HealthProbe:
 
     async def get(self, path: str, deadline: float) -> Health:
         """GET within ``deadline`` seconds in all. Never raises: what is no answer comes back as words."""
+        code, text, _, seconds = await self._within(deadline, Request("GET", path), "")
+        return Health(code, text, seconds)
+
+    async def generate(self, request: Request, key: str, deadline: float) -> Health:
+        """Asks for one token. An answer counts if it is 200 with a JSON object that reports no error. Never raises."""
+        code, text, body, seconds = await self._within(deadline, request, key)
+        if code != 200:
+            return Health(code, text, seconds)
+        import json
+
+        try:
+            answer = json.loads(body)
+        except ValueError:
+            return Health(None, "the answer is not JSON", seconds)
+        if not isinstance(answer, dict) or answer.get("error"):
+            return Health(None, printable(f"the answer is {body[:100]!r}", 160), seconds)
+        return Health(200, "one token generated", seconds)
+
+    async def _within(self, deadline: float, request: Request, key: str) -> tuple[int | None, str, bytes, float]:
         began = time.monotonic()
+        body = b""
+        code: int | None = None
         try:
             async with asyncio.timeout(deadline):
-                code, text = await self._ask(path)
+                code, text, body = await self._ask(request, key)
         except TimeoutError:
-            return Health(None, f"no answer within {deadline:g} s", time.monotonic() - began)
+            text = f"no answer within {deadline:g} s"
         except OSError as error:
-            return Health(None, printable(f"cannot connect: {error}", 160), time.monotonic() - began)
-        return Health(code, text, time.monotonic() - began)
+            text = printable(f"cannot connect: {error}", 160)
+        return code, text, body, time.monotonic() - began
 
-    async def _ask(self, path: str) -> tuple[int | None, str]:
+    async def _ask(self, request: Request, key: str) -> tuple[int | None, str, bytes]:
         import httpx
 
+        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        url = self.endpoint.url(request.path)
+        sent = self.client.stream(request.method, url, json=request.body, headers=headers, timeout=None)
         try:
-            async with self.client.stream("GET", self.endpoint.url(path), timeout=None) as response:
-                size = await _drain(response)
+            async with sent as response:
+                body = await _drain(response)
         except httpx.ConnectError:
-            return None, "connection refused"
+            return None, "connection refused", b""
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            return None, printable(f"no usable answer: {type(error).__name__}: {error}", 160)
-        if size > BODY_LIMIT:
-            return None, f"an answer of more than {BODY_LIMIT} bytes"
-        return response.status_code, f"status {response.status_code}"
+            return None, printable(f"no usable answer: {type(error).__name__}: {error}", 160), b""
+        if len(body) > BODY_LIMIT:
+            return None, f"an answer of more than {BODY_LIMIT} bytes", b""
+        return response.status_code, f"status {response.status_code}", body
 
     async def close(self) -> None:
         await self.client.aclose()
 
 
-async def _drain(response: httpx.Response) -> int:
-    """Reads the body, at most a bit beyond the limit."""
-    size = 0
+async def _drain(response: httpx.Response) -> bytes:
+    """The body, at most a bit beyond the limit."""
+    body = b""
     async for chunk in response.aiter_raw():
-        size += len(chunk)
-        if size > BODY_LIMIT:
+        body += chunk
+        if len(body) > BODY_LIMIT:
             break
-    return size
+    return body

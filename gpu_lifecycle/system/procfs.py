@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpu_lifecycle.errors import BlindError
 from gpu_lifecycle.facts import Identity, Process
-from gpu_lifecycle.rules.text import printable
+from gpu_lifecycle.rules.text import printable, redact
 
 PF_KTHREAD = 0x00200000  # include/linux/sched.h; field 9 of proc_pid_stat(5)
 NO_LOGIN = 4294967295  # (uid_t) -1: proc_pid_loginuid(5)
@@ -137,7 +137,7 @@ class Proc:
         except OSError:
             raw = b""
         line = raw.rstrip(b"\0").replace(b"\0", b" ").strip()
-        return printable(line or b"[" + stat.comm + b"]", 160)
+        return redact(printable(line or b"[" + stat.comm + b"]", 160))
 
     def environment(self, pid: int) -> dict[bytes, bytes] | None:
         """The first environment (proc_pid_environ(5)). None: may not be read.

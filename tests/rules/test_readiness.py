@@ -37,6 +37,8 @@ def look(memory: dict[str, int | None] = FULL, socket: Socket = OURS, health: He
         (look(health=Health(503, "status 503")), ["the health endpoint says: status 503"]),
         (look(health=Health(204, "status 204")), ["the health endpoint says: status 204"]),
         (look(health=Health(None, "connection refused")), ["the health endpoint says: connection refused"]),
+        (look(generated=Health(None, "asked 3s ago")), ["no token was generated: asked 3s ago"]),
+        (look(generated=OK), []),
         (look({}, Socket(), Health(None, "x")), ["below 512 MiB", "nobody listens", "the health endpoint says: x"]),
     ],
 )

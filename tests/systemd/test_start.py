@@ -56,7 +56,7 @@ def test_ready_is_told_with_what_was_seen(site: Site) -> None:
         (["--misbehave", "garbage-health"], "no usable answer"),
         (["--misbehave", "huge-health"], "health endpoint"),
         (["--misbehave", "redirect-health"], "status 30"),
-        (["--misbehave", "health-lies", "--misbehave", "skip-gpu=0"], "GPU 0 has"),
+        (["--misbehave", "health-lies"], "no token was generated: no answer yet"),
     ],
 )
 def test_not_ready_and_says_why(site: Site, misbehaviour: list[str], words: str) -> None:
@@ -163,3 +163,30 @@ def test_memory_that_lingers_is_waited_for(site: Site) -> None:
     site.start()
     assert site.state() == "active"
     assert float(site.messages("sweep-finished").split("sweep ended in ")[1].split()[0]) > 2.0
+
+
+def test_without_the_token_where_the_config_says_so(site: Site) -> None:
+    site.configure("--misbehave", "health-lies", extra="[ready]\ngenerate = false\n[stop]\ndrain = \"2s\"\n")
+    site.start()
+    assert site.state() == "active"
+
+
+def test_an_engine_with_a_key_is_asked_with_it(site: Site) -> None:
+    site.configure("--api-key", "sesame")
+    site.start()
+    assert site.state() == "active"
+    assert "sesame" not in site.messages()
+    assert "sesame" not in site.machine.read("/run/gpu-lifecycle/sglang-kimi/state.json")
+
+
+def test_the_weights_say_how_much_must_be_resident(site: Site) -> None:
+    """min_used = "auto": a load that stopped at 20 of 72 GiB per GPU is not ready, whatever health says."""
+    site.machine.run(["mkdir", "-p", "/models/kimi"])
+    site.machine.run(["truncate", "-s", f"{8 * 72 * GIB}", "/models/kimi/model-00001.safetensors"])
+    try:
+        site.configure("--memory-per-gpu", "20GiB")
+        site.start(wait=False)
+        site.machine.wait(lambda: "below 36 GiB: GPU 0 has 20 GiB" in site.show("StatusText"), 20, "STATUS to say so")
+        assert site.state() == "activating"
+    finally:
+        site.machine.run(["rm", "-r", "/models/kimi"])
