@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,6 +154,19 @@ memory_deadline = "6s"
     def kill(self, *pids: int, number: str = "KILL") -> None:
         """Exactly these processes, by pid inside the machine."""
         self.ask("sh", "-c", f"kill -{number} {shlex.join(str(pid) for pid in pids)}")
+
+    @contextmanager
+    def drop_in(self, text: str) -> Iterator[None]:
+        """The unit with other settings, for as long as the block lasts."""
+        folder = f"/run/systemd/system/{UNIT}.d"
+        self.machine.write(f"{folder}/test.conf", text)
+        self.machine.run(["systemctl", "daemon-reload"])
+        try:
+            yield
+        finally:
+            self.systemctl("stop", check=False)
+            self.machine.run(["rm", "-r", folder])
+            self.machine.run(["systemctl", "daemon-reload"])
 
     def begin(self) -> None:
         """From here on, ``events`` are those of this test."""

@@ -67,19 +67,34 @@ def test_engine_that_never_listens_ends_at_the_stall_budget(site: Site) -> None:
 
 
 def test_five_failed_starts_in_a_row_are_enough(site: Site) -> None:
-    site.machine.run(["mkdir", "-p", "/run/systemd/system/sglang-kimi.service.d"], check=True)
-    site.machine.write("/run/systemd/system/sglang-kimi.service.d/quick.conf", "[Service]\nRestartSec=200ms\n")
-    site.machine.run(["systemctl", "daemon-reload"], check=True)
-    try:
+    with site.drop_in("[Service]\nRestartSec=200ms\n"):
         site.configure("--misbehave", "exit-at-once=1")
         site.start(wait=False)
         site.wait_state("failed", timeout=60)
         assert site.show("ExecMainStatus") == "69"
         assert site.show("NRestarts") == "4"
         assert "5 runs in a row" in site.show("StatusText") + site.messages("stopped")
-    finally:
-        site.machine.run(["rm", "-r", "/run/systemd/system/sglang-kimi.service.d"])
-        site.machine.run(["systemctl", "daemon-reload"], check=True)
+
+
+def test_a_crash_right_after_ready_is_counted_too(site: Site) -> None:
+    """Field case F32: systemd's own limit never trips when each load takes minutes."""
+    with site.drop_in("[Service]\nRestartSec=200ms\n"):
+        site.configure("--misbehave", "crash-after=0.5", "--load-seconds", "0.3")
+        site.start(wait=False)
+        site.wait_state("failed", timeout=90)
+        assert site.show("ExecMainStatus") == "69"
+        assert site.messages("ready")
+
+
+def test_a_load_with_progress_outlives_the_start_timeout_and_a_drain_the_stop_timeout(site: Site) -> None:
+    """Field case F26: systemd is asked for time as long as there is progress, and for what the config allows a drain."""
+    with site.drop_in("[Service]\nTimeoutStartSec=3s\nTimeoutStopSec=2s\n"):
+        more = '[watch]\ninterval = "500ms"\n[stop]\ndrain = "5s"\n'
+        site.configure("--load-seconds", "8", "--misbehave", "ignore-term", extra=more)
+        site.systemctl("start", timeout=60)
+        assert site.state() == "active"
+        site.stop()
+        assert (site.state(), site.show("Result")) == ("inactive", "success")
 
 
 @pytest.mark.parametrize(
