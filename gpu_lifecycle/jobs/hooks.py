@@ -49,6 +49,7 @@ class Hook:
         self.notifier = Notifier()
         self.state = StateFile.load(layout, unit, self.run)
         self._shown = 0.0
+        self._complained = False
         self.probe = GpuProbe()
 
     def show(self, text: str) -> None:
@@ -57,11 +58,14 @@ class Hook:
             self._shown = time.monotonic()
             self.say(text)
 
-    def say(self, text: str, **fields: object) -> None:
+    def say(self, text: str, **fields: object) -> bool:
+        """Shows a text and keeps it. False where the state file could not be kept, which is told once."""
         self.notifier.send(status_line(f"{self.phase}: {text}"))
         complaint = self.state.save(self.phase, text, **fields)
-        if complaint and not fields.get("quiet"):
+        if complaint and not self._complained:
+            self._complained = True
             self.journal.tell(Event("sight-partial", f"the state file is not kept: {complaint}"))
+        return not complaint
 
     def must_be_inside(self) -> None:
         """Raises UsageError outside the unit: only there is it certain that no run of the unit is alive beside us."""
@@ -173,11 +177,9 @@ def _refuse(hook: Hook, status: Exit, text: str) -> Exit:
         )
     )
     end = {"reason": f"refused-{status.value}", "text": text}
-    if status.permanent and hook.run:
-        hook.say(f"refused: {text}", refusal={"run": hook.run, "status": int(status), "text": text}, last_end=end)
-        return Exit.OK
-    hook.say(f"refused: {text}", last_end=end)
-    return status
+    refusal = {"run": hook.run, "status": int(status), "text": text} if status.permanent else None
+    kept = hook.say(f"refused: {text}", refusal=refusal, last_end=end)
+    return Exit.OK if refusal and kept else status
 
 
 def _allow(hook: Hook, result: SweepResult) -> Exit:
