@@ -1,4 +1,6 @@
-"""``python -m benchmarks [--json]``: boots one machine, measures every row, prints one table.
+"""``python -m benchmarks [--json | --plot]``: boots one machine, measures every row, prints one table.
+
+With ``--plot`` it draws how the cost of a scan grows, instead.
 
 A missed goal is shown, and fails nothing: times depend on the machine. The exit status is 1 only where something could not
 be measured.
@@ -7,6 +9,7 @@ be measured.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -15,14 +18,18 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from tests.machine import Machine
 
-from . import hook, run, sweep
+from . import hook, plot, run, scan, sweep
 from .bench import Bench, CannotMeasureError
 from .rows import Row, print_table
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 
 def measure(machine: Machine) -> Iterator[Row]:
@@ -32,38 +39,58 @@ def measure(machine: Machine) -> Iterator[Row]:
     yield from hook.rows(bench)
     yield from sweep.rows(bench)
     bench.disperse_crowd()
+    yield from scan.rows(bench)
     yield from run.rows(bench)
 
 
-def collect(console: Console) -> list[Row]:
+@contextlib.contextmanager
+def booted(console: Console) -> Iterator[tuple[Machine, Status]]:
     folder = Path(tempfile.mkdtemp(prefix="gpu-lifecycle-bench-"))
-    rows: list[Row] = []
     try:
         with console.status("booting a machine") as status, Machine(folder, gpus=8) as machine:
-            for row in measure(machine):
-                rows.append(row)
-                status.update(f"measured: {row.what}")
+            yield machine, status
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def collect(console: Console) -> list[Row]:
+    rows: list[Row] = []
+    with booted(console) as (machine, status):
+        for row in measure(machine):
+            rows.append(row)
+            status.update(f"measured: {row.what}")
     return rows
+
+
+def draw(console: Console) -> None:
+    with booted(console) as (machine, status):
+        status.update("measuring scans of many sizes")
+        console.print(f"drawn: {plot.plot(Bench.on(machine))}")
+
+
+def show(rows: list[Row], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"schema": 1, "rows": [row.json() for row in rows]}, indent=2))
+    else:
+        print_table(rows, Console(highlight=False, width=None if sys.stdout.isatty() else 120))
 
 
 def main() -> int:
     options = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     options.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    as_json = options.parse_args().json
+    options.add_argument("--plot", action="store_true", help="only draw docs/scan-cost.svg")
+    chosen = options.parse_args()
     if os.geteuid() != 0:
         print("benchmarks: only root can boot a test machine: run it with sudo", file=sys.stderr)
         return 1
     try:
-        rows = collect(Console(stderr=True))
+        if chosen.plot:
+            draw(Console(stderr=True))
+        else:
+            show(collect(Console(stderr=True)), chosen.json)
     except (CannotMeasureError, AssertionError, RuntimeError, OSError, subprocess.SubprocessError) as error:
         print(f"benchmarks: could not measure: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
-    if as_json:
-        print(json.dumps({"schema": 1, "rows": [row.json() for row in rows]}, indent=2))
-    else:
-        print_table(rows, Console(highlight=False, width=None if sys.stdout.isatty() else 120))
     return 0
 
 

@@ -49,15 +49,16 @@ class Bench:
     def machine(self) -> Machine:
         return self.site.machine
 
-    def gather_crowd(self) -> None:
-        """300 idle processes with 40 open files each: what a scan of /proc has to walk through."""
+    def gather_crowd(self, processes: int = PROCESSES, files: int = FILES) -> None:
+        """Idle processes with so many open files each: what a scan of /proc has to walk through."""
         flag = f"{HOME}/crowd"
-        words = [PYTHON, "-ISB", f"{HOME}/crowd.py", str(PROCESSES), str(FILES), flag]
-        self.machine.run(["systemd-run", "--quiet", "--unit=crowd", "-p", "KillMode=control-group", *words])
-        self.machine.wait(lambda: self.site.ask("cat", flag).strip() == str(PROCESSES), 30, "the crowd")
+        words = [PYTHON, "-ISB", f"{HOME}/crowd.py", str(processes), str(files), flag]
+        self.machine.run(["systemd-run", "--quiet", "--unit=crowd", "-p", "TasksMax=infinity", *words])
+        self.machine.wait(lambda: self.site.ask("cat", flag).strip() == str(processes), 60, "the crowd")
 
     def disperse_crowd(self) -> None:
         self.machine.run(["systemctl", "stop", "crowd"])
+        self.machine.run(["rm", f"{HOME}/crowd"])
 
     def time(self, commands: dict[str, list[str]], *, in_unit: bool = False, **plan: Any) -> dict[str, list[dict[str, Any]]]:
         """Runs the commands by the stopwatch; ``in_unit``: as systemd runs the unit's hooks."""

@@ -5,16 +5,20 @@ A hook must not pay for tables, HTTP or schemas that it does not use.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from gpu_lifecycle import __version__
 from gpu_lifecycle.errors import Exit, LifecycleError
 from gpu_lifecycle.facts import Layout, UnitName
 
-Command = Callable[[argparse.Namespace, Layout], int]
+HOOKS = ("pre-start", "post-stop")
+if TYPE_CHECKING:
+    import argparse
+
+Command = Callable[["argparse.Namespace", Layout], int]
 
 
 def unit_name(text: str) -> UnitName:
@@ -25,9 +29,16 @@ def unit_name(text: str) -> UnitName:
 
 
 def run_hook(arguments: argparse.Namespace, layout: Layout) -> int:
+    return hook(arguments.hook, arguments.unit, layout)
+
+
+def hook(name: str, unit: str, layout: Layout) -> int:
+    import gc
+
+    gc.disable()  # most hooks live for less than a second, and looking for garbage would be a twentieth of that
     from gpu_lifecycle.jobs.hooks import Hooks
 
-    status = Hooks[arguments.hook](unit_name(arguments.unit), layout)
+    status = Hooks[name](unit_name(unit), layout)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # everything is closed; taking the interpreter apart would cost a start another 10 ms
@@ -95,6 +106,8 @@ def run_demo(arguments: argparse.Namespace, _: Layout) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """All commands with their help."""
+    import argparse
+
     top = argparse.ArgumentParser(
         prog="gpu-lifecycle", description="Makes systemctl start of a GPU inference server a thing one can trust."
     )
@@ -123,9 +136,9 @@ def parser() -> argparse.ArgumentParser:
     sweep = json_too(add("sweep", "the sweep by hand: find, judge, reap, prove", run_sweep, "required"))
     sweep.add_argument("--dry-run", action="store_true", help="show exactly what would be done; signal nobody")
     add("serve", "the resident daemon (the unit's main process; also in the foreground)", run_serve, "required")
-    hook = add("hook", "the unit's own hooks; systemd calls them", run_hook)
-    hook.add_argument("hook", choices=("pre-start", "post-stop"))
-    hook.add_argument("unit", metavar="UNIT")
+    hooks = add("hook", "the unit's own hooks; systemd calls them", run_hook)
+    hooks.add_argument("hook", choices=HOOKS)
+    hooks.add_argument("unit", metavar="UNIT")
     status = json_too(add("status", "state, phase, progress, last probes", run_status, "optional"))
     status.add_argument("--follow", action="store_true", help="go on until the unit is ready or has failed")
     install = add("install", "install the unit, its config example, catalog, user and folders", run_install, "required")
@@ -138,11 +151,19 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def run(words: list[str]) -> int:
+    """As systemd calls a hook, its words need no parser, whose making is a tenth of a hook's start; all else does."""
+    if len(words) == 3 and words[0] == "hook" and words[1] in HOOKS and not words[2].startswith("-"):
+        return hook(words[1], words[2], Layout())
+    arguments = parser().parse_args(words)
+    return int(arguments.run(arguments, Layout()))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status. The one place where an error becomes a line for a person."""
-    arguments = parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return int(arguments.run(arguments, Layout()))
+        return run(words)
     except LifecycleError as error:
         print(f"gpu-lifecycle: {error}", file=sys.stderr)
         return error.status

@@ -57,7 +57,7 @@ def watch(process: subprocess.Popen[bytes]) -> dict[str, int]:
     while process.poll() is None:
         own = program(process.pid)
         for pid in (process.pid, *children(process.pid)):
-            if pid == process.pid or program(pid) != own:
+            if pid == process.pid or program(pid) not in (own, b""):  # not a copy of it, nor one that has just ended
                 name = "own" if pid == process.pid else f"helper {pid}"
                 peaks[name] = max(peaks.get(name, 0), high_water(pid))
         time.sleep(PAUSE)

@@ -183,10 +183,19 @@ def _refuse(hook: Hook, status: Exit, text: str) -> Exit:
 
 
 def _allow(hook: Hook, result: SweepResult) -> Exit:
-    text = f"GPUs swept in {result.seconds:.1f} s: {result.text}"
+    from gpu_lifecycle.jobs.remains import clear
+
+    warning = clear(hook.unit, _user_of, hook.journal, hook.show)
+    text = f"GPUs swept in {result.seconds:.1f} s: {result.text}" + (f"; {warning}" if warning else "")
     hook.journal.tell(Event("start-allowed", text))
     hook.say(text, gpus=[_gpu_state(gpu) for gpu in result.gpus], allowed=hook.run)
     return Exit.OK
+
+
+def _user_of(service: str) -> str:
+    from gpu_lifecycle.system.bus import unit_user
+
+    return unit_user(service)
 
 
 def _gpu_state(gpu: Gpu) -> dict[str, object]:

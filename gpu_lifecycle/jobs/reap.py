@@ -10,6 +10,7 @@ from gpu_lifecycle.facts import Judged
 from gpu_lifecycle.jobs.observe import Observer
 from gpu_lifecycle.rules.quantity import show_count, show_duration
 from gpu_lifecycle.system.pidfd import Held, hold, make_room, wait_gone
+from gpu_lifecycle.system.threads import thaw_below
 
 STOP_ROUNDS = 8  # a fork storm is stopped in rounds, each with a new look, before anything of it is killed
 Look = Callable[[], list[Judged]]
@@ -18,8 +19,11 @@ Look = Callable[[], list[Judged]]
 class Reaper:
     """Ends one set of victims. ``look`` finds what is to be reaped now: children that came up meanwhile are found by it."""
 
-    def __init__(self, observer: Observer, grace: float, deadline: float, show: Callable[[str], None], look: Look) -> None:
+    def __init__(
+        self, observer: Observer, grace: float, deadline: float, show: Callable[[str], None], look: Look, cgroup: str = ""
+    ) -> None:
         self.observer = observer
+        self.cgroup = cgroup  # the unit's own, which may be thawed
         self.grace = grace
         self.deadline = deadline
         self.show = show
@@ -35,6 +39,8 @@ class Reaper:
             self._hold(victims)
             rest = self._terminate()
             killed = self._kill(rest) if rest else []
+            # Thawed before SIGKILL is pending, a storm would go on; left frozen, so would be what the next run puts there.
+            thaw_below(self.cgroup, {item.process.cgroup for item in self.held.values()}, self.observer.proc)
             left = self._wait(killed, self.deadline, "to die after SIGKILL")
             return [(item, self._result(grip, killed, left)) for grip, item in self.held.items()]
 

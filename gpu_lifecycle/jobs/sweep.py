@@ -19,11 +19,13 @@ from gpu_lifecycle.rules.claims import Release, claimed, judge_release
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.quantity import show_count, show_duration
 from gpu_lifecycle.rules.report import advice, describe, judged_fields, memory_text
+from gpu_lifecycle.rules.stuck import diagnose
 from gpu_lifecycle.rules.verdict import Scene
 from gpu_lifecycle.system.devices import open_handles
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.locks import hold_gpus
 from gpu_lifecycle.system.sockets import listeners_at, owner_of
+from gpu_lifecycle.system.threads import look_closely
 
 if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
@@ -162,7 +164,9 @@ class Sweep:
 
     def _tell_verdicts(self, seen: Observation) -> None:
         """One event per decision about what stays; what was reaped has been told."""
-        words = {Verdict.SPARE: "holder-spared", Verdict.CONFLICT: "holder-conflict"}
+        words = {Verdict.SPARE: "holder-spared"}
+        if not self.scene.survivors_only:  # after a stop nobody is in the way of anything
+            words[Verdict.CONFLICT] = "holder-conflict"
         for item in seen.judged:
             key = (item.process.pid, item.rule)
             if item.verdict in words and key not in self.told and item.rule not in ("init", "ourselves"):
@@ -176,7 +180,7 @@ class Sweep:
             return [item for item in self._look(uuids, view).judged if item.verdict is Verdict.REAP]
 
         limits = self.config.sweep
-        reaper = Reaper(self.observer, limits.term_grace, limits.exit_deadline, self.show, look)
+        reaper = Reaper(self.observer, limits.term_grace, limits.exit_deadline, self.show, look, self.scene.cgroup)
         for item, result in reaper.reap(victims):
             self._tell_reaped(item, result)
 
@@ -190,13 +194,13 @@ class Sweep:
         self.reaped[item.process.pid] = item
         fields = judged_fields(item)
         if result == "survived":
-            where = self.observer.proc.wait_channel(item.process.pid)
-            stat = self.observer.proc.stat(item.process.pid)
-            state = f"state {stat.state}{', in ' + where if where else ''}" if stat else "state unknown"
-            self.journal.tell(Event("holder-survived", f"cannot end {describe(item)}: {state}", fields))
+            self.journal.tell(Event("holder-survived", f"cannot end {self._stuck(item)}", fields))
             return
         signals = "SIGTERM, then SIGKILL" if result == "killed" else "SIGTERM"
         self.journal.tell(Event("holder-reaped", f"reaped {describe(item)} with {signals}, because {item.why}", fields))
+
+    def _stuck(self, item: Judged) -> str:
+        return f"{describe(item)}: {diagnose(look_closely(item.process.identity, self.observer.proc))}"
 
     def _after_release(self, seen: Observation, uuids: list[str]) -> Observation:
         """Judges again once what was reaped has let its memory go: who seemed in the way may only have been beside it."""
@@ -209,7 +213,7 @@ class Sweep:
         survivors = [item for item in seen.judged if item.verdict is Verdict.REAP]
         conflicts = [item for item in seen.judged if item.verdict is Verdict.CONFLICT]
         if survivors:
-            text = "cannot end " + ", ".join(describe(item) for item in survivors[:3])
+            text = "cannot end " + "; nor ".join(self._stuck(item) for item in survivors[:3])
             return self._result(Outcome.STUCK, text, seen, gpus)
         if conflicts and not self.scene.survivors_only:
             text = "in the way: " + "; ".join(describe(item) + advice(item) for item in conflicts[:3])
@@ -280,7 +284,8 @@ class Sweep:
         still = {item.process.pid for item in seen.judged}
         gone = tuple(item for pid, item in self.reaped.items() if pid not in still)
         result = SweepResult(outcome, text, gone + seen.judged, dict(self.results), gpus, self._seconds())
-        self.journal.tell(Event("sweep-finished", f"sweep ended in {result.seconds:.2f} s: {outcome}, {text}"))
+        told = f", {text}" if outcome is not Outcome.CONFLICT else ""  # each conflict has had its own event
+        self.journal.tell(Event("sweep-finished", f"sweep ended in {result.seconds:.2f} s: {outcome}{told}"))
         return result
 
 

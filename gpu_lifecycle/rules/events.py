@@ -57,8 +57,8 @@ EVENTS: dict[str, Kind] = {
     ),
     "holder-survived": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b05", ERR, "Process @OBJECT_PID@ cannot be ended",
-        "It got SIGKILL and still exists: most likely it sleeps uninterruptibly inside a driver (state D). No program can end it.\n"
-        "What to do: see /proc/@OBJECT_PID@/stack and dmesg; a stuck file system may be aborted, a stuck driver needs a reboot.",
+        "It got SIGKILL and still exists. The message says what its threads do, why that does not end, and what frees it.\n"
+        "What to do: as the message says; then the next start works by itself. See also dmesg and /proc/@OBJECT_PID@/stack.",
     ),
     "memory-released": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b06", INFO, "The memory of the claimed GPUs is proven free",
@@ -144,6 +144,16 @@ EVENTS: dict[str, Kind] = {
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b17", ERR, "gpu-lifecycle itself has failed",
         "This is a defect of gpu-lifecycle; the lines after this one hold the traceback. The unit restarts.\n"
         "What to do: report it with these lines.",
+    ),
+    "remains-removed": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b18", INFO, "Files that earlier runs left in shared memory were removed",
+        "They lay in the host's /dev/shm or /tmp, belonged to the unit's user, and no living process could own, open or map\n"
+        "them. A run of this unit leaves none: it has a /dev/shm and a /tmp of its own. Nothing is to be done.",
+    ),
+    "remains-kept": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b19", INFO, "Files named like an engine's were left alone in shared memory",
+        "They lie in the host's /dev/shm or /tmp. Rule @GPU_LIFECYCLE_RULE@ says that somebody may still need them, or that they\n"
+        "are another user's. The start goes on. If they take memory and their owner has ended, remove them by hand.",
     ),
 }  # fmt: skip
 

@@ -100,6 +100,10 @@ class Bus:
         )
         return self._of_service(state, path) if unit.endswith(".service") else state
 
+    def unit_user(self, unit: str) -> str:
+        """``User=`` of a service (full name); "" where it names none: root."""
+        return _text(self._get(_unit_path(unit), _SERVICE, b"User", b"s"))
+
     def unit_of_pid(self, pid: int) -> str:
         """The unit that a process belongs to, by its cgroup; "" where systemd knows none."""
         from pystemd.dbuslib import path_decode
@@ -195,6 +199,12 @@ def unit_state(unit: str) -> UnitState:
     """``Bus.unit_state`` over a connection of its own."""
     with Bus() as bus:
         return bus.unit_state(unit)
+
+
+def unit_user(unit: str) -> str:
+    """``Bus.unit_user`` over a connection of its own."""
+    with Bus() as bus:
+        return bus.unit_user(unit)
 
 
 def unit_of_pid(pid: int) -> str:

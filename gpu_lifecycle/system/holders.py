@@ -7,11 +7,16 @@ tables of threads whose leader has exited, mappings whose descriptor is closed, 
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
+import marshal
 import os
 import re
+import signal
 import stat as st
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from gpu_lifecycle.facts import Process, Scan, Sight
 from gpu_lifecycle.system.cgroup import Cgroup
@@ -19,11 +24,17 @@ from gpu_lifecycle.system.devices import Devices
 from gpu_lifecycle.system.procfs import GONE, Proc, read_bytes
 
 # Start, end, "s" for a shared mapping, path: a device is mapped shared, or is named as one (proc_pid_maps(5)).
-_MAP_LINE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ...([sp]) \S+ \S+ \d+ +(/.*)$", re.MULTILINE)
+_MAP_LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) ...([sp]) \S+ \S+ \d+ +(/.*)")
+_MARKS = (b"s ", b"/dev/", b"nvidia")
 _NO_DEVICES = (b"/dev/shm/", b"/memfd:", b"/SYSV", b"/dev/zero")
 _RING_FILE = re.compile(r"^\s+\d+: (.+)$", re.MULTILINE)
+_KIND = 0o170000  # the bits of a mode that tell what kind of file it is: inode(7)
+SPLIT = 200  # from so many processes on, a second process looks through half of them: its start costs about as much as 20
 KCMP_FILES = 2  # kcmp(2): do two tasks share their descriptor table
 KCMP_NUMBERS = {"x86_64": 312, "aarch64": 272}  # its system call, by machine
+
+Held = tuple[frozenset[int], tuple[str, ...]]
+NONE: Held = (frozenset(), ())
 
 
 class Scanner:
@@ -41,7 +52,8 @@ class Scanner:
         """
         self._unreadable = []
         pids = self.proc.pids()
-        holders = {pid: process for pid in pids if (process := self._look(pid))}
+        looked = ((pid, self._describe(pid, *held)) for pid, held in self._all_held(pids).items())
+        holders = {pid: process for pid, process in looked if process}
         inside = self._members(cgroup, pids) if cgroup else []
         members = [member for pid in inside if (member := holders.get(pid) or self.proc.describe(pid))]
         alive = tuple(member for member in members if self.proc.is_alive(member.identity))
@@ -54,30 +66,59 @@ class Scanner:
             return sorted(group.pids())
         return [pid for pid in pids if _inside(self.proc.cgroup(pid), cgroup)]
 
-    def _look(self, pid: int) -> Process | None:
-        held, how = self.held(pid)
-        if not held:
-            return None
-        stat = self.proc.stat(pid)
-        return self.proc.describe(pid, devices=held, how=how) if stat and not stat.kernel_thread else None
+    def _all_held(self, pids: list[int]) -> dict[int, Held]:
+        """What each of them holds, without those that hold nothing.
 
-    def held(self, pid: int) -> tuple[frozenset[int], tuple[str, ...]]:
+        Of many, half is looked through by a worker. A half that it does not give an answer for is looked through here.
+        """
+        if len(pids) < SPLIT or not self._may_fork():
+            return self._each(pids)
+        with contextlib.closing(Worker()) as worker:
+            worker.start(lambda: (self._each(pids[1::2]), self._unreadable))
+            found = self._each(pids[::2])
+            answer = worker.answer()
+        if answer is None:
+            return found | self._each(pids[1::2])
+        others: dict[int, Held] = answer[0]
+        self._unreadable += answer[1]
+        return found | others
+
+    def _each(self, pids: list[int]) -> dict[int, Held]:
+        return {pid: held for pid in pids if (held := self.held(pid))[0]}
+
+    def _may_fork(self) -> bool:
+        """A fork copies only the thread that calls it, and its end must be ours to wait for."""
+        alone = self._threads(os.getpid()) == 1 and signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
+        return alone and len(os.sched_getaffinity(0)) > 1
+
+    def _describe(self, pid: int, devices: frozenset[int], how: tuple[str, ...]) -> Process | None:
+        stat = self.proc.stat(pid)
+        return self.proc.describe(pid, devices=devices, how=how) if stat and not stat.kernel_thread else None
+
+    def held(self, pid: int) -> Held:
         """Device numbers that one process holds right now, and how ("fd", "map")."""
         by_fd = self._by_fd(pid)
+        if by_fd is None:
+            return NONE
         by_map = self._by_map(pid)
+        if not by_fd and not by_map:
+            return NONE
         how = tuple(word for word, found in (("fd", by_fd), ("map", by_map)) if found)
         return frozenset(by_fd | by_map), how
 
     # Descriptors
 
-    def _by_fd(self, pid: int) -> set[int]:
+    def _by_fd(self, pid: int) -> set[int] | None:
+        """None: a thread of the kernel, which has neither descriptors nor mappings."""
         found, count, refused = self._fd_table(f"{self.proc.root}/{pid}")
         if refused:
             self._unreadable.append(pid)
         elif count == 0:
             # A leader that has exited shows an empty table while its threads still hold everything.
             stat = self.proc.stat(pid)
-            found |= self._by_tasks(pid, lambda _: True) if stat and not stat.kernel_thread else set()
+            if stat and stat.kernel_thread:
+                return None
+            found |= self._by_tasks(pid, lambda _: True) if stat else set()
         elif self._threads(pid) > 1:
             found |= self._by_tasks(pid, lambda task: not shares_table(pid, task))
         return found
@@ -122,7 +163,7 @@ class Scanner:
                 info = os.stat(name, dir_fd=directory)
             except OSError:
                 continue  # closed meanwhile
-            kind = st.S_IFMT(info.st_mode)
+            kind = info.st_mode & _KIND
             if kind == st.S_IFCHR and self.devices.has(info.st_rdev):
                 found.add(info.st_rdev)
             elif kind == 0:  # an anonymous inode, such as a ring
@@ -151,10 +192,12 @@ class Scanner:
             if error.errno not in GONE and not isinstance(error, PermissionError):
                 self._unreadable.append(pid)  # one that may not be read has been counted by its descriptors
             return set()
-        if b"s " not in text and b"/dev/" not in text and b"nvidia" not in text:
-            return set()
         found: set[int] = set()
-        for start, end, shared, path in _MAP_LINE.findall(text):
+        for line in set(_marked_lines(text)):
+            match = _MAP_LINE.fullmatch(line)
+            if match is None:
+                continue
+            start, end, shared, path = match.groups()
             if (shared == b"s" or b"/dev/" in path or b"nvidia" in path) and not path.startswith(_NO_DEVICES):
                 found |= self._mapped(pid, start, end, path)
         return found
@@ -177,6 +220,78 @@ class Scanner:
             shown = ", ".join(str(pid) for pid in hidden[:5]) + (", ..." if len(hidden) > 5 else "")
             return Sight((f"{len(hidden)} of {total} processes cannot be read (pid {shown}): run as root",))
         return Sight()
+
+
+def _marked_lines(text: bytes) -> Iterator[bytes]:
+    """The few lines of a list of mappings that may be of a device; taking every line apart would cost most of a look."""
+    for mark in _MARKS:
+        at = text.find(mark)
+        while at >= 0:
+            end = text.find(b"\n", at)
+            end = len(text) if end < 0 else end
+            yield text[text.rfind(b"\n", 0, at) + 1 : end]
+            at = text.find(mark, end)
+
+
+class Worker:
+    """A forked child that works at the same time and sends its answer by a pipe; an answer is whole, or None.
+
+    It runs nothing but its work: signals stay blocked in it, so that no handler of ours runs twice, and it keeps no
+    descriptor of ours, so that no lock outlives us in it. ``close()`` ends it in any case.
+    """
+
+    def __init__(self) -> None:
+        self._child = self._reader = -1
+
+    def start(self, work: Callable[[], Any]) -> None:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self._fork(work)
+        except OSError:
+            pass  # no descriptors or processes left: there will be no answer
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _fork(self, work: Callable[[], Any]) -> None:
+        self._reader, writer = os.pipe()
+        try:
+            self._child = os.fork()
+            if self._child == 0:
+                _work(writer, work)
+        finally:
+            os.close(writer)
+
+    def answer(self) -> Any:
+        if self._child < 0:
+            return None
+        with open(self._reader, "rb", closefd=False) as pipe:
+            text = pipe.read()
+        try:
+            return marshal.loads(text)  # noqa: S302 - what our own copy wrote, into a pipe that nobody else has
+        except (EOFError, ValueError, TypeError):
+            return None  # it ended early
+
+    def close(self) -> None:
+        if self._child > 0:
+            os.kill(self._child, signal.SIGKILL)  # not reaped yet: its pid cannot mean another process
+            os.waitpid(self._child, 0)
+        if self._reader >= 0:
+            os.close(self._reader)
+
+
+def _work(writer: int, work: Callable[[], Any]) -> None:
+    """What the child does. It never returns into the program that it is a copy of."""
+    try:
+        gc.disable()  # what is collected might close a descriptor whose number is another's by now
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2 and int(name) != writer:
+                with contextlib.suppress(OSError):
+                    os.close(int(name))
+        text = marshal.dumps(work())
+        while text:
+            text = text[os.write(writer, text) :]
+    finally:
+        os._exit(0)
 
 
 def _inside(path: str, cgroup: str) -> bool:
