@@ -29,7 +29,7 @@ _MARKS = (b"s ", b"/dev/", b"nvidia")
 _NO_DEVICES = (b"/dev/shm/", b"/memfd:", b"/SYSV", b"/dev/zero")
 _RING_FILE = re.compile(r"^\s+\d+: (.+)$", re.MULTILINE)
 _KIND = 0o170000  # the bits of a mode that tell what kind of file it is: inode(7)
-SPLIT = 200  # from so many processes on, a second process looks through half of them: its start costs about as much as 20
+SPLIT = 200  # from so many processes on, a second process looks through half of them: its start costs about as much as 10
 KCMP_FILES = 2  # kcmp(2): do two tasks share their descriptor table
 KCMP_NUMBERS = {"x86_64": 312, "aarch64": 272}  # its system call, by machine
 

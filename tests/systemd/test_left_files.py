@@ -314,7 +314,7 @@ def test_a_managed_run_leaves_nothing(place: Site) -> None:
     script = "#!/bin/sh\ntouch /dev/shm/sglang_loads_0123456789ab_0badcafe.shm /tmp/tmpabcafe00 || exit 3\n"
     place.machine.write("/opt/gpu-lifecycle/wrapped", script + 'exec "$@"\n', mode=0o755)
     text = place.machine.read(CONFIG)
-    place.machine.write(CONFIG, text.replace('command = [', 'command = ["/opt/gpu-lifecycle/wrapped", '))
+    place.machine.write(CONFIG, text.replace("command = [", 'command = ["/opt/gpu-lifecycle/wrapped", '))
     before = place.ask("ls", "-A", *PLACES)
     place.start()
     assert place.state() == "active"
