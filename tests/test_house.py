@@ -101,3 +101,9 @@ def _places(path: Path) -> list[str]:
 
 def _ignored(path: Path) -> bool:
     return any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(ROOT).parts[:-1])
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """Without packages, pytest cannot tell two test files of one name apart, and then runs none at all."""
+    names = sorted(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert sorted(set(names)) == names
