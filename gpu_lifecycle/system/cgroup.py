@@ -1,4 +1,4 @@
-"""The door to cgroup v2 files of our own unit: members, and one atomic kill (``cgroup.kill`` of cgroups(7), Linux 5.14)."""
+"""The door to the members of a cgroup: ``cgroup.procs`` of cgroups(7), version 2."""
 
 from __future__ import annotations
 

@@ -254,11 +254,6 @@ class Proc:
                 rest.extend(tree.get(child, ()))
         return found
 
-    def wait_channel(self, pid: int) -> str:
-        """Where in the kernel it sleeps (proc_pid_wchan(5)); "" where not known."""
-        text = printable(self._text(pid, "wchan", 128), 60)
-        return "" if text == "0" else text
-
 
 def _marker(environment: dict[bytes, bytes] | None, key: bytes) -> str:
     return printable(environment.get(key, b""), 260) if environment else ""

@@ -198,7 +198,7 @@ def test_one_field(tree: Proc, files: dict[str, bytes], field: str, value: objec
 
 def test_vanished(tree: Proc) -> None:
     assert (tree.describe(7), tree.stat(7), tree.identity(7), tree.cgroup(7), tree.status(7)) == (None, None, None, "", {})
-    assert (tree.environment(7), tree.wait_channel(7), tree.pids()) == (None, "", [])
+    assert (tree.environment(7), tree.pids()) == (None, [])
     assert not tree.is_alive(Identity("boot-1", 7, 500))
 
 
