@@ -40,9 +40,15 @@ NONE: Held = (frozenset(), ())
 class Scanner:
     """Looks through all processes once per ``scan()``."""
 
-    def __init__(self, proc: Proc, devices: Devices) -> None:
+    def __init__(
+        self, proc: Proc, devices: Devices, *, split: int = SPLIT, worker: Callable[[], Worker] | None = None
+    ) -> None:
+        """``split``: from so many processes on, half is left to a ``worker``."""
         self.proc = proc
         self.devices = devices
+        self.split = split
+        self.worker = worker or Worker
+        self.helped = False  # whether a worker gave the answer for its half at the last scan
         self._unreadable: list[int] = []
 
     def scan(self, cgroup: str = "") -> Scan:
@@ -71,12 +77,13 @@ class Scanner:
 
         Of many, half is looked through by a worker. A half that it does not give an answer for is looked through here.
         """
-        if len(pids) < SPLIT or not self._may_fork():
+        if len(pids) < self.split or not self._may_fork():
             return self._each(pids)
-        with contextlib.closing(Worker()) as worker:
+        with contextlib.closing(self.worker()) as worker:
             worker.start(lambda: (self._each(pids[1::2]), self._unreadable))
             found = self._each(pids[::2])
             answer = worker.answer()
+        self.helped = answer is not None
         if answer is None:
             return found | self._each(pids[1::2])
         others: dict[int, Held] = answer[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import marshal
 import os
 import shutil
 import signal
@@ -13,15 +11,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpu_lifecycle.facts import Node, Process
-from gpu_lifecycle.system import holders
 from gpu_lifecycle.system.devices import Devices, find_devices, parse_majors
-from gpu_lifecycle.system.holders import Scanner
+from gpu_lifecycle.system.holders import Scanner, Worker
 from gpu_lifecycle.system.procfs import Proc
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mknod needs root")
@@ -304,80 +302,60 @@ def test_devices(tmp_path: Path) -> None:
 
 # Two processes that scan
 
-
-@pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A scan by two, however few processes and processors there are; nothing of it is left."""
-    monkeypatch.setattr(holders, "SPLIT", 2)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    before = os.listdir("/proc/self/fd")
-    yield
-    assert os.listdir("/proc/self/fd") == before
-    assert not Path(f"/proc/self/task/{os.getpid()}/children").read_text().strip()
-    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+TWO_CORES = len(os.sched_getaffinity(0)) > 1
 
 
-def in_the_worker(monkeypatch: pytest.MonkeyPatch, deed: Callable[[], object], here: Callable[[], object] = bool) -> None:
-    """Does something just before the worker looks, and something just before this process does."""
-    each, own = Scanner._each, os.getpid()
-    monkeypatch.setattr(Scanner, "_each", lambda self, pids: ((here if os.getpid() == own else deed)(), each(self, pids))[1])
+class Mute(Worker):
+    """A worker that never starts: as where no process or descriptor is left."""
+
+    def start(self, work: Callable[[], Any]) -> None:
+        """Nothing."""
 
 
 @needs_root
-@pytest.mark.usefixtures("two")
-@pytest.mark.parametrize("breaks", ["", "fork", "pipe", "dies", "raises", "torn"])
-def test_two_processes_find_what_one_finds(
-    node: Callable[[str, int], str], monkeypatch: pytest.MonkeyPatch, breaks: str
-) -> None:
-    """A worker that cannot start, dies, or tells half of it hides nobody: its half is looked through here then."""
-    answers: list[object] = []
-    take, give = holders.Worker.answer, marshal.dumps
-
-    def note(worker: holders.Worker) -> object:
-        answers.append(take(worker))
-        return answers[-1]
-
-    monkeypatch.setattr(holders.Worker, "answer", note)
+@pytest.mark.parametrize("worker", [Worker, Mute])
+def test_two_processes_find_what_one_finds(node: Callable[[str, int], str], worker: type[Worker]) -> None:
+    """A worker that gives no answer hides nobody: its half is looked through here then."""
     path = node("nvidia0", TTY40)
     with child(OPEN + READY, path) as one, child(OPEN + READY, path) as two, child(OWN_TABLE, path) as three:
-        if breaks in ("fork", "pipe"):
-            monkeypatch.setattr(os, breaks, refuse)
-        elif breaks in ("dies", "raises"):
-            in_the_worker(monkeypatch, refuse if breaks == "raises" else lambda: os.kill(os.getpid(), signal.SIGKILL))
-        elif breaks == "torn":
-            monkeypatch.setattr(marshal, "dumps", lambda answer: give(answer)[:-1])
-        seen = scanner(TTY40).scan()
-        assert {process.pid for process in seen.holders if process.ppid == os.getpid()} == {one.pid, two.pid, three.pid}
-        assert [answer is None for answer in answers] == [bool(breaks)]
-        monkeypatch.undo()  # what is broken would break the end of the children as well
+        devices = Devices((Node("/dev/nvidia0", TTY40, 0),), frozenset({4}))
+        pair = Scanner(Proc(), devices, split=2, worker=worker)
+        seen = {process.pid for process in pair.scan().holders if process.ppid == os.getpid()}
+        assert seen == {one.pid, two.pid, three.pid}
+        assert pair.helped is (worker is Worker and TWO_CORES)
 
 
-def refuse() -> int:
-    raise BlockingIOError(errno.EAGAIN, "no more of these")
+@pytest.mark.parametrize(
+    ("work", "answer"),
+    [
+        (lambda: ({1: (frozenset({2}), ("fd",))}, [3]), ({1: (frozenset({2}), ("fd",))}, [3])),
+        (lambda: "x" * 1_000_000, "x" * 1_000_000),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), None),
+        (lambda: 1 // 0, None),
+        (object, None),
+    ],
+    ids=["answers", "answers at length", "dies", "raises", "cannot say it"],
+)
+def test_a_worker_gives_a_whole_answer_or_none(work: Callable[[], object], answer: object) -> None:
+    before = os.listdir("/proc/self/fd")
+    with closing(Worker()) as worker:
+        worker.start(work)
+        assert worker.answer() == answer
+    assert os.listdir("/proc/self/fd") == before
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-@pytest.mark.usefixtures("two")
-def test_a_scan_that_a_signal_ends_ends_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    in_the_worker(monkeypatch, lambda: time.sleep(60), lambda: os.kill(os.getpid(), signal.SIGTERM))
-    before, began = signal.signal(signal.SIGTERM, stop), time.monotonic()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            scanner(TTY40).scan()
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def test_a_worker_that_is_not_waited_for_is_ended() -> None:
+    began = time.monotonic()
+    with closing(Worker()) as worker:
+        worker.start(lambda: time.sleep(60))
     assert time.monotonic() - began < 30
 
 
-def test_what_a_worker_cannot_read_limits_the_sight(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holders, "SPLIT", 2)
-    monkeypatch.setattr(Scanner, "_may_fork", lambda _: True)
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+def test_what_cannot_be_read_limits_the_sight_of_two(tree: Path) -> None:
     for pid in (10, 11, 12, 13):
         folder = process(tree, pid)
         (folder / "fd").rmdir()
         (folder / "fd").symlink_to("fd")  # a ring of links: neither gone nor readable
-    limits = Scanner(Proc(str(tree)), NULL).scan().sight.limits
+    limits = Scanner(Proc(str(tree)), NULL, split=2).scan().sight.limits
     assert "4 of 4 processes cannot be read" in limits[0]
