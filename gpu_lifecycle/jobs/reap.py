@@ -84,7 +84,10 @@ class Reaper:
             if not fresh:
                 break
             targets += fresh
-        return self._signal(targets, signal.SIGKILL)
+        killed = self._signal(targets, signal.SIGKILL)
+        for grip in set(targets) - set(killed) - self.refused:
+            grip.send(signal.SIGCONT)  # one that is not ended after all must not stay stopped by us
+        return killed
 
     def _signal(self, grips: list[Held], number: signal.Signals) -> list[Held]:
         """Signals those that still are what they were judged for, and returns them; the others have let go of the GPU."""
@@ -107,7 +110,7 @@ class Reaper:
             return self.observer.proc.cgroup(process.pid) == process.cgroup
         if item.rule == "leftover-marker" and not process.devices:
             return self.observer.proc.marked(process.pid) == (process.marker_unit, process.marker_run)
-        return bool(self.observer.scanner.held(process.pid)[0])
+        return bool(self.observer.scanner.held(process.pid)[0] & process.devices)  # of those that it was judged for
 
     def _wait(self, grips: list[Held], seconds: float, what: str) -> list[Held]:
         def tick(left: int, time_left: float) -> None:
