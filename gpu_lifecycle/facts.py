@@ -114,6 +114,7 @@ class Process:
     devices: frozenset[int] = frozenset()  # st_rdev numbers held
     how: tuple[str, ...] = ()  # "fd", "map"
     readable: bool = True  # its first environment could be read
+    blocks: bool = False  # a read of its command line or environment does not come back
 
     @property
     def pid(self) -> int:
@@ -151,6 +152,7 @@ class Scan:
     members: tuple[Process, ...]  # live processes of the unit's cgroup, whether they hold or not
     sight: Sight
     processes: int = 0  # how many were looked at
+    blocked: tuple[Identity, ...] = ()  # those that block whoever looks at their memory
 
 
 class ErrorClass(StrEnum):

@@ -11,11 +11,13 @@ from gpu_lifecycle.errors import LifecycleError
 from gpu_lifecycle.facts import GpuView, Identity, Judged, Owner, OwnerKind, Process, Scan, Sight
 from gpu_lifecycle.rules.claims import full_gpus
 from gpu_lifecycle.rules.owners import owner_of
+from gpu_lifecycle.rules.stuck import diagnose
 from gpu_lifecycle.rules.verdict import FOREGROUND, Case, Scene, in_cgroup, judge
 from gpu_lifecycle.system.devices import Devices, find_devices
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.holders import Scanner
 from gpu_lifecycle.system.procfs import Proc
+from gpu_lifecycle.system.threads import look_closely
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Observer:
         """
         scan = self.scanner.scan(scene.cgroup)
         others = [process for pid in extra if (process := self.proc.describe(pid))]
+        limits = [self._blocking(identity) for identity in scan.blocked]
+        scan = replace(scan, sight=scan.sight.plus(*limits))
         scene = replace(
             scene,
             ours=scene.ours | self.ours(),
@@ -74,6 +78,12 @@ class Observer:
         )
         sight = scan.sight.plus(*(f"NVML: {view.error.text}",) if view.error else ())
         return Observation(scan, view, judged, sight)
+
+    def _blocking(self, identity: Identity) -> str:
+        stat = self.proc.stat(identity.pid)
+        title = self.proc.title(identity.pid, stat) if stat else ""
+        why = diagnose(look_closely(identity, self.proc))
+        return f'process {identity.pid} "{title}" blocks whoever looks at its memory mappings: {why}'
 
     def _live_runs(self, processes: Collection[Process]) -> frozenset[str]:
         """The runs outside systemd, named by the markers, whose daemon is alive."""

@@ -40,25 +40,25 @@ EVENTS: dict[str, Kind] = {
         "nobody answers for them. Nothing is to be done. To see what it would do: gpu-lifecycle sweep @GPU_LIFECYCLE_UNIT@ --dry-run",
     ),
     "holder-spared": Kind(
-        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b02", INFO, "Process @OBJECT_PID@ holds a GPU and is left alone",
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b02", INFO, "Process @GPU_LIFECYCLE_PID@ holds a GPU and is left alone",
         "Rule @GPU_LIFECYCLE_RULE@ says that somebody answers for this process, or that it must live.\n"
         "Nothing is to be done. All holders: gpu-lifecycle holders @GPU_LIFECYCLE_UNIT@",
     ),
     "holder-conflict": Kind(
-        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b03", WARNING, "Process @OBJECT_PID@ stands in the way and may not be ended",
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b03", WARNING, "Process @GPU_LIFECYCLE_PID@ stands in the way and may not be ended",
         "It holds memory of a claimed GPU, and rule @GPU_LIFECYCLE_RULE@ says that it is not ours to end. The start is refused\n"
         "with status 75 and tried again by systemd.\n"
         "What to do: stop it through its owner (the message names the command), or take its GPU out of gpus.claim.",
     ),
     "holder-reaped": Kind(
-        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b04", NOTICE, "Process @OBJECT_PID@ was reaped",
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b04", NOTICE, "Process @GPU_LIFECYCLE_PID@ was reaped",
         "Rule @GPU_LIFECYCLE_RULE@ proved that no live unit, session or container answers for it. It was held by a pidfd,\n"
         "identified again, and ended. Nothing is to be done.",
     ),
     "holder-survived": Kind(
-        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b05", ERR, "Process @OBJECT_PID@ cannot be ended",
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b05", ERR, "Process @GPU_LIFECYCLE_PID@ cannot be ended",
         "It got SIGKILL and still exists. The message says what its threads do, why that does not end, and what frees it.\n"
-        "What to do: as the message says; then the next start works by itself. See also dmesg and /proc/@OBJECT_PID@/stack.",
+        "What to do: as the message says; then the next start works by itself. See also dmesg and /proc/@GPU_LIFECYCLE_PID@/stack.",
     ),
     "memory-released": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b06", INFO, "The memory of the claimed GPUs is proven free",

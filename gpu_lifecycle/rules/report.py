@@ -39,12 +39,18 @@ def advice(item: Judged) -> str:
 
 
 def judged_fields(item: Judged) -> dict[str, str]:
-    """Journal fields of a decision about one process. OBJECT_PID makes journald add what it knows of the process."""
+    """Journal fields of a decision about one process.
+
+    OBJECT_PID makes journald read what the process's files in ``/proc`` say (systemd.journal-fields(7)): one that blocks
+    its readers would bring the journal of the whole machine to a halt.
+    """
     fields = {
         "GPU_LIFECYCLE_VERDICT": str(item.verdict),
         "GPU_LIFECYCLE_RULE": item.rule,
-        "OBJECT_PID": str(item.process.pid),
+        "GPU_LIFECYCLE_PID": str(item.process.pid),
     }
+    if not item.process.blocks:
+        fields["OBJECT_PID"] = str(item.process.pid)
     if item.gpus:
         fields["GPU_LIFECYCLE_GPU"] = item.gpus[0] if len(item.gpus) == 1 else " ".join(item.gpus)
     if item.owner.kind is OwnerKind.UNIT:

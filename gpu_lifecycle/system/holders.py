@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
-import marshal
 import os
 import re
 import signal
 import stat as st
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from gpu_lifecycle.facts import Process, Scan, Sight
+from gpu_lifecycle.facts import Identity, Process, Scan, Sight
 from gpu_lifecycle.system.cgroup import Cgroup
 from gpu_lifecycle.system.devices import Devices
+from gpu_lifecycle.system.patience import Patience
 from gpu_lifecycle.system.procfs import GONE, Proc, read_bytes
+from gpu_lifecycle.system.statx import HERE, Look
+from gpu_lifecycle.system.worker import Worker
 
 # Start, end, "s" for a shared mapping, path: a device is mapped shared, or is named as one (proc_pid_maps(5)).
 _MAP_LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) ...([sp]) \S+ \S+ \d+ +(/.*)")
@@ -30,6 +30,7 @@ _NO_DEVICES = (b"/dev/shm/", b"/memfd:", b"/SYSV", b"/dev/zero")
 _RING_FILE = re.compile(r"^\s+\d+: (.+)$", re.MULTILINE)
 _KIND = 0o170000  # the bits of a mode that tell what kind of file it is: inode(7)
 SPLIT = 200  # from so many processes on, a second process looks through half of them: its start costs about as much as 10
+ANSWER_SECONDS = 3.0  # for the worker to end its half after we have ended ours
 KCMP_FILES = 2  # kcmp(2): do two tasks share their descriptor table
 KCMP_NUMBERS = {"x86_64": 312, "aarch64": 272}  # its system call, by machine
 
@@ -40,30 +41,31 @@ NONE: Held = (frozenset(), ())
 class Scanner:
     """Looks through all processes once per ``scan()``."""
 
-    def __init__(
-        self, proc: Proc, devices: Devices, *, split: int = SPLIT, worker: Callable[[], Worker] | None = None
-    ) -> None:
+    def __init__(self, proc: Proc, devices: Devices, *, split: int = SPLIT, worker: Callable[[], Worker] | None = None) -> None:
         """``split``: from so many processes on, half is left to a ``worker``."""
         self.proc = proc
         self.devices = devices
         self.split = split
         self.worker = worker or Worker
         self.helped = False  # whether a worker gave the answer for its half at the last scan
+        # Of its own: a kernel may show the mappings of a process whose command line it does not (6.18 does: per-VMA locks).
+        self.patience = Patience()
         self._unreadable: list[int] = []
+        self._blocked: list[int] = []
 
     def scan(self, cgroup: str = "") -> Scan:
         """All holders, and the members of ``cgroup`` (a path as ``/proc/PID/cgroup`` shows it; "": none).
 
         Raises OSError only where ``/proc`` itself cannot be listed.
         """
-        self._unreadable = []
+        self._unreadable, self._blocked = [], []
         pids = self.proc.pids()
         looked = ((pid, self._describe(pid, *held)) for pid, held in self._all_held(pids).items())
         holders = {pid: process for pid, process in looked if process}
         inside = self._members(cgroup, pids) if cgroup else []
         members = [member for pid in inside if (member := holders.get(pid) or self.proc.describe(pid))]
         alive = tuple(member for member in members if self.proc.is_alive(member.identity))
-        return Scan(tuple(holders.values()), alive, self._sight(len(pids)), len(pids))
+        return Scan(tuple(holders.values()), alive, self._sight(len(pids)), len(pids), self._blocking())
 
     def _members(self, cgroup: str, pids: list[int]) -> list[int]:
         """Processes of a cgroup: from its own list where the hierarchy is mounted, else from every process."""
@@ -80,9 +82,9 @@ class Scanner:
         if len(pids) < self.split or not self._may_fork():
             return self._each(pids)
         with contextlib.closing(self.worker()) as worker:
-            worker.start(lambda: (self._each(pids[1::2]), self._unreadable))
+            worker.start(lambda: ({pid: held for pid in pids[1::2] if (held := self._held(pid))[0]}, self._unreadable))
             found = self._each(pids[::2])
-            answer = worker.answer()
+            answer = worker.answer(ANSWER_SECONDS)
         self.helped = answer is not None
         if answer is None:
             return found | self._each(pids[1::2])
@@ -91,7 +93,12 @@ class Scanner:
         return found | others
 
     def _each(self, pids: list[int]) -> dict[int, Held]:
-        return {pid: held for pid in pids if (held := self.held(pid))[0]}
+        """A process that blocks whoever looks at its memory holds what its descriptors show."""
+        found = self.patience.each(pids, self._held)
+        blocked = [pid for pid in pids if pid not in found]
+        self._blocked += blocked
+        found |= {pid: (frozenset(by_fd), ("fd",)) for pid in blocked if (by_fd := self._by_fd(pid))}
+        return {pid: held for pid, held in found.items() if held[0]}
 
     def _may_fork(self) -> bool:
         """A fork copies only the thread that calls it, and its end must be ours to wait for."""
@@ -104,6 +111,9 @@ class Scanner:
 
     def held(self, pid: int) -> Held:
         """Device numbers that one process holds right now, and how ("fd", "map")."""
+        return self._each([pid]).get(pid, NONE)
+
+    def _held(self, pid: int) -> Held:
         by_fd = self._by_fd(pid)
         if by_fd is None:
             return NONE
@@ -165,15 +175,14 @@ class Scanner:
         except OSError as error:
             return set(), 0, error.errno not in GONE
         found: set[int] = set()
+        look = Look()
         for name in names:
-            try:
-                info = os.stat(name, dir_fd=directory)
-            except OSError:
-                continue  # closed meanwhile
-            kind = info.st_mode & _KIND
-            if kind == st.S_IFCHR and self.devices.has(info.st_rdev):
-                found.add(info.st_rdev)
-            elif kind == 0:  # an anonymous inode, such as a ring
+            mode = look.at(directory, name)
+            kind = mode & _KIND
+            if kind == st.S_IFCHR:
+                if self.devices.has(rdev := look.rdev):
+                    found.add(rdev)
+            elif kind == 0 and mode:  # an anonymous inode, such as a ring; one that was closed meanwhile has no mode at all
                 found |= self._by_ring(name, directory, folder)
         return found, len(names), False
 
@@ -211,13 +220,15 @@ class Scanner:
 
     def _mapped(self, pid: int, start: bytes, end: bytes, path: bytes) -> set[int]:
         area = f"{start.lstrip(b'0').decode() or '0'}-{end.lstrip(b'0').decode() or '0'}"
-        for place in (f"{self.proc.root}/{pid}/map_files/{area}", os.fsdecode(path)):
-            try:
-                info = os.stat(place)
-            except OSError:
-                continue
-            return {info.st_rdev} if st.S_ISCHR(info.st_mode) and self.devices.has(info.st_rdev) else set()
-        return set()
+        look = Look()
+        mode = look.at(HERE, f"{self.proc.root}/{pid}/map_files/{area}")
+        if not mode and (path.startswith(b"/dev/") or b"nvidia" in path):  # the path of another may lead us anywhere
+            mode = look.at(HERE, os.fsdecode(path))
+        return {look.rdev} if st.S_ISCHR(mode) and self.devices.has(look.rdev) else set()
+
+    def _blocking(self) -> tuple[Identity, ...]:
+        found = (self.proc.identity(pid) for pid in sorted(set(self._blocked)))
+        return tuple(identity for identity in found if identity)
 
     def _sight(self, total: int) -> Sight:
         # The init of some virtual machines refuses even root. It alone is let pass: process 1 starts no CUDA, and a machine
@@ -238,67 +249,6 @@ def _marked_lines(text: bytes) -> Iterator[bytes]:
             end = len(text) if end < 0 else end
             yield text[text.rfind(b"\n", 0, at) + 1 : end]
             at = text.find(mark, end)
-
-
-class Worker:
-    """A forked child that works at the same time and sends its answer by a pipe; an answer is whole, or None.
-
-    It runs nothing but its work: signals stay blocked in it, so that no handler of ours runs twice, and it keeps no
-    descriptor of ours, so that no lock outlives us in it. ``close()`` ends it in any case.
-    """
-
-    def __init__(self) -> None:
-        self._child = self._reader = -1
-
-    def start(self, work: Callable[[], Any]) -> None:
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            self._fork(work)
-        except OSError:
-            pass  # no descriptors or processes left: there will be no answer
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-    def _fork(self, work: Callable[[], Any]) -> None:
-        self._reader, writer = os.pipe()
-        try:
-            self._child = os.fork()
-            if self._child == 0:
-                _work(writer, work)
-        finally:
-            os.close(writer)
-
-    def answer(self) -> Any:
-        if self._child < 0:
-            return None
-        with open(self._reader, "rb", closefd=False) as pipe:
-            text = pipe.read()
-        try:
-            return marshal.loads(text)  # noqa: S302 - what our own copy wrote, into a pipe that nobody else has
-        except (EOFError, ValueError, TypeError):
-            return None  # it ended early
-
-    def close(self) -> None:
-        if self._child > 0:
-            os.kill(self._child, signal.SIGKILL)  # not reaped yet: its pid cannot mean another process
-            os.waitpid(self._child, 0)
-        if self._reader >= 0:
-            os.close(self._reader)
-
-
-def _work(writer: int, work: Callable[[], Any]) -> None:
-    """What the child does. It never returns into the program that it is a copy of."""
-    try:
-        gc.disable()  # what is collected might close a descriptor whose number is another's by now
-        for name in os.listdir("/proc/self/fd"):
-            if int(name) > 2 and int(name) != writer:
-                with contextlib.suppress(OSError):
-                    os.close(int(name))
-        text = marshal.dumps(work())
-        while text:
-            text = text[os.write(writer, text) :]
-    finally:
-        os._exit(0)
 
 
 def _inside(path: str, cgroup: str) -> bool:

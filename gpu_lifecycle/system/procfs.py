@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gpu_lifecycle.errors import BlindError
 from gpu_lifecycle.facts import Identity, Process
 from gpu_lifecycle.rules.text import printable, redact
+from gpu_lifecycle.system.patience import Patience
 
 PF_KTHREAD = 0x00200000  # include/linux/sched.h; field 9 of proc_pid_stat(5)
 NO_LOGIN = 4294967295  # (uid_t) -1: proc_pid_loginuid(5)
@@ -89,6 +90,7 @@ class Proc:
         self.root = root
         self._boot_id: str | None = None
         self._users: dict[int, str] = {}
+        self.patience = Patience()
 
     @property
     def boot_id(self) -> str:
@@ -133,23 +135,28 @@ class Proc:
     def title(self, pid: int, stat: Stat) -> str:
         """What ``ps`` shows, made printable: the command line, or the name in brackets."""
         try:
-            raw = read_bytes(f"{self.root}/{self._speaker(pid)}/cmdline", 4096)
+            raw = self._memory(pid, "cmdline", 4096)
         except OSError:
             raw = b""
         line = raw.rstrip(b"\0").replace(b"\0", b" ").strip()
         return redact(printable(line or b"[" + stat.comm + b"]", 160))
 
     def environment(self, pid: int) -> dict[bytes, bytes] | None:
-        """The first environment (proc_pid_environ(5)). None: may not be read.
+        """The first environment (proc_pid_environ(5)). None: may not be read, or blocks whoever reads it.
 
         A leader that has exited has none left; a thread of it that lives still shows the process's own.
         """
         try:
-            raw = read_bytes(f"{self.root}/{self._speaker(pid)}/environ")
+            raw = self._memory(pid, "environ")
         except OSError:
             return None
         pairs = (item.partition(b"=") for item in raw.split(b"\0"))
         return {key: value for key, equals, value in pairs if equals}
+
+    def _memory(self, pid: int, name: str, limit: int = READ_LIMIT) -> bytes:
+        """A file that comes from the memory of the process. Raises OSError, also where a read of it does not come back."""
+        path = f"{self.root}/{self._speaker(pid)}/{name}"
+        return self.patience.one(pid, lambda _: read_bytes(path, limit))
 
     def marked(self, pid: int) -> tuple[str, str]:
         """The unit and the run that its first environment names; our own run name counts before systemd's."""
@@ -213,6 +220,7 @@ class Proc:
             devices=devices,
             how=how,
             readable=environment is not None,
+            blocks=self.patience.blocked(pid),
         )
         again = self.stat(pid)
         return process if again and again.start_ticks == stat.start_ticks else None

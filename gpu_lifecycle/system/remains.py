@@ -24,6 +24,7 @@ from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.rules.remains import FILE, SHM, SOCKET, TMP, Moment, Owner, Remain, Seen, meant, named
 from gpu_lifecycle.system.holders import shares_table
 from gpu_lifecycle.system.procfs import GONE, Proc, Stat, read_bytes
+from gpu_lifecycle.system.statx import Look
 
 ENTRIES = 10_000  # of one directory, at most
 ROUNDS = 5  # over /proc: a file may be handed on to a process that began during the last one
@@ -200,10 +201,10 @@ class Processes:
             new = [pid for pid in self.proc.pids() if pid not in done]
             if not new:
                 return self._seen()
-            for pid in new:
-                if time.monotonic() > until:
-                    return self._seen(f"the look at all processes took more than {seconds:g} s")
-                self._look(pid)
+            looked = self.proc.patience.each(new, lambda pid: self._look_until(until, pid))
+            self.unreadable += [pid for pid in new if pid not in looked]  # they block whoever looks at their memory
+            if not all(looked.values()):
+                return self._seen(f"the look at all processes took more than {seconds:g} s")
             done.update(new)
         return self._seen("processes come and go too fast")
 
@@ -212,6 +213,13 @@ class Processes:
         if hidden:
             limits = (*limits, f"{show_count(len(hidden), 'process')} cannot be read, such as {hidden[0]}")
         return Seen(frozenset(self.pids), frozenset(self.uids), frozenset(self.held), limits)
+
+    def _look_until(self, until: float, pid: int) -> bool:
+        """False where the time was up before."""
+        if time.monotonic() > until:
+            return False
+        self._look(pid)
+        return True
 
     def _look(self, pid: int) -> None:
         try:
@@ -245,10 +253,10 @@ class Processes:
     def _table(self, path: str) -> None:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            look = Look()
             for name in os.listdir(directory):
-                with suppress(FileNotFoundError):  # closed meanwhile
-                    info = os.stat(name, dir_fd=directory)
-                    self.held.update(self.keys & {(info.st_dev, info.st_ino)})
+                if look.at(directory, name):  # else it was closed meanwhile
+                    self.held.update(self.keys & {(look.device, look.inode)})
         finally:
             os.close(directory)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -70,8 +71,9 @@ def test_advice_goes_through_the_owner(kind: str, name: str, command: str) -> No
     ],
 )
 def test_fields(item: Judged, more: dict[str, str]) -> None:
-    common = {"GPU_LIFECYCLE_VERDICT": "conflict", "GPU_LIFECYCLE_RULE": "some-rule", "OBJECT_PID": "4711"}
-    assert judged_fields(item) == common | more
+    common = {"GPU_LIFECYCLE_VERDICT": "conflict", "GPU_LIFECYCLE_RULE": "some-rule", "GPU_LIFECYCLE_PID": "4711"}
+    assert judged_fields(item) == common | more | {"OBJECT_PID": "4711"}
+    assert judged_fields(replace(item, process=replace(item.process, blocks=True))) == common | more
 
 
 def test_holder_json() -> None:

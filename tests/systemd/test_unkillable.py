@@ -39,8 +39,8 @@ class Stage:
         line = f"{join}exec setsid --fork python3 -IB {PROGRAM} {' '.join(words)} >/dev/null 2>&1 </dev/null"
         self.site.machine.run(["sh", "-c", line])
 
-    def serve(self) -> None:
-        self.launch("serve", MOUNT)
+    def serve(self, *words: str) -> None:
+        self.launch("serve", MOUNT, *words)
         self.site.machine.wait(self.connection, 10, "the FUSE file system to be mounted")
 
     def connection(self) -> str:
@@ -107,6 +107,36 @@ def test_a_thread_that_hangs_under_a_leader_that_is_gone(stage: Stage) -> None:
     assert (status, document["outcome"]) == (75, "stuck")
     assert "its leader has exited (state Z) and 1 thread lives: thread " in document["text"]
     assert IN_FUSE in document["text"]
+
+
+def test_a_holder_that_blocks_whoever_reads_its_command_line(stage: Stage) -> None:
+    """ps and fuser hang at it for ever, for a thread of it hangs with the lock of its memory; a sweep does not.
+
+    Nor may it be ended: whose it is stands in its environment, which cannot be read. Sight is partial, so nobody is.
+    """
+    stage.serve("--file")
+    pid = stage.hold(f"{MOUNT}/weights", "--map")
+    try:
+        other = stage.site.orphan(gpu=2)
+        stage.site.machine.nvml.set(f"process 1 {pid} {50 << 30}")
+        read = ["timeout", "-s", "KILL", "1", "cat", f"/proc/{pid}/cmdline"]
+        assert stage.site.machine.run(read, check=False).returncode
+        status, document, seconds = stage.sweep()
+        assert (status, document["outcome"]) == (75, "conflict"), document["text"]
+        assert seconds < SWEEP_SECONDS
+        assert f'process {pid} "[python3]"' in document["text"]
+        verdicts = {item["pid"]: item["rule"] for item in document["holders"]}
+        assert (verdicts[pid], verdicts[other]) == ("parented", "partial-sight")
+        blocking = stage.site.messages("sight-partial")
+        assert f'process {pid} "[python3]" blocks whoever looks at its memory mappings: 3 threads: ' in blocking
+        assert "umount -f" in blocking
+    finally:
+        stage.site.machine.nvml.clear("process")
+        stage.site.kill(pid)
+        stage.free()
+    stage.site.machine.wait(lambda: not stage.site.alive(pid), 10, "it to die of the SIGKILL that was pending")
+    assert stage.sweep()[:1] == (0,)
+    assert not stage.site.alive(other)
 
 
 def test_a_start_beside_it_is_refused_and_comes_back_unaided(stage: Stage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -19,8 +20,10 @@ import pytest
 
 from gpu_lifecycle.facts import Node, Process
 from gpu_lifecycle.system.devices import Devices, find_devices, parse_majors
-from gpu_lifecycle.system.holders import Scanner, Worker
+from gpu_lifecycle.system.holders import Scanner
+from gpu_lifecycle.system.patience import Patience
 from gpu_lifecycle.system.procfs import Proc
+from gpu_lifecycle.system.worker import Worker
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mknod needs root")
 TTY40 = os.makedev(4, 40)  # nobody has it open
@@ -250,6 +253,71 @@ def _end_at(folder: Path, where: str) -> None:
         shutil.rmtree(folder)
 
 
+@contextmanager
+def pipes(*paths: Path) -> Iterator[None]:
+    """In place of files that block whoever reads them. Who waits there in the end is let go."""
+    for path in paths:
+        os.mkfifo(path)
+    try:
+        yield
+    finally:
+        for path in paths:
+            with contextlib.suppress(OSError):  # nobody waits there
+                os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+
+
+@pytest.mark.parametrize("split", [100, 2])
+def test_processes_that_block_whoever_looks_at_their_memory(tree: Path, split: int) -> None:
+    """What their descriptors show counts; they are named; nobody is waited for twice; the others are seen whole."""
+    for pid in range(10, 16):
+        (process(tree, pid, comm="stuck") / "fd/3").symlink_to("/dev/null")
+    proc = Proc(str(tree))
+    proc.patience = Patience(0.1)
+    scanner = Scanner(proc, NULL, split=split)
+    scanner.patience = Patience(0.1)
+    with pipes(tree / "11/maps", tree / "12/environ", tree / "12/cmdline", tree / "15/maps"):
+        seen = scanner.scan()
+        assert {process.pid: process.how for process in seen.holders} == dict.fromkeys(range(10, 16), ("fd",))
+        assert [identity.pid for identity in seen.blocked] == [11, 15]
+        assert {process.command for process in seen.holders} == {"[stuck]"}
+        assert [process.pid for process in seen.holders if process.blocks] == [12]
+        assert seen.sight.full, "who blocks is told apart from who cannot be read"
+        began = time.monotonic()
+        assert scanner.held(11) == (frozenset({os.makedev(1, 3)}), ("fd",))
+        assert [identity.pid for identity in scanner.scan().blocked] == [11, 15]
+        assert time.monotonic() - began < 0.1 or split == 2
+    assert wait_until(lambda: not any(left.blocked(pid) for left in (proc.patience, scanner.patience) for pid in (11, 12, 15)))
+    (tree / "11/maps").unlink()
+    assert scanner.held(11)[1] == ("fd",)
+
+
+def wait_until(true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 30
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return true()
+
+
+def test_patience() -> None:
+    gate = threading.Event()
+    patience = Patience(0.05)
+
+    def look(pid: int) -> int:
+        if pid == 2:
+            gate.wait(30)
+        return 6 // pid
+
+    assert patience.each([1, 2, 3], look) == {1: 6, 3: 2}
+    assert patience.blocked(2)
+    with pytest.raises(TimeoutError, match="process 2 blocks"):
+        patience.one(2, look)
+    with pytest.raises(ZeroDivisionError):
+        patience.each([1, 0], look)
+    gate.set()
+    assert wait_until(lambda: not patience.blocked(2))
+    assert patience.one(2, look) == 3
+
+
 def test_a_process_that_cannot_be_read_limits_the_sight() -> None:
     """As another user, which root becomes for this: what is refused is counted, not taken for empty."""
     code = (
@@ -340,7 +408,7 @@ def test_a_worker_gives_a_whole_answer_or_none(work: Callable[[], object], answe
     before = os.listdir("/proc/self/fd")
     with closing(Worker()) as worker:
         worker.start(work)
-        assert worker.answer() == answer
+        assert worker.answer(30) == answer
     assert os.listdir("/proc/self/fd") == before
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
