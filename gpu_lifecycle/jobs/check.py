@@ -14,6 +14,7 @@ from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.rules.claims import claimed
 from gpu_lifecycle.rules.quantity import show_count, show_size
 from gpu_lifecycle.rules.report import advice, describe
+from gpu_lifecycle.rules.verdict import Scene
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.sockets import Listener, describe_owner, listeners_at, owner_of
 
@@ -68,7 +69,7 @@ def _findings(unit: UnitName, layout: Layout) -> Found:
         yield Finding(Level.ERROR, "config", error.message, error.hint, place, key), error.status
         return
     yield from _command(config, layout.config(unit))
-    yield from _gpus(unit, config)
+    yield from _gpus(unit, config, layout)
 
 
 def _systemd(unit: UnitName) -> Found:
@@ -111,7 +112,7 @@ def _command(config: Config, file: str) -> Found:
         )
 
 
-def _gpus(unit: UnitName, config: Config) -> Found:
+def _gpus(unit: UnitName, config: Config, layout: Layout) -> Found:
     with GpuProbe() as probe:
         view = probe.view(NVML_SECONDS)
         try:
@@ -125,16 +126,15 @@ def _gpus(unit: UnitName, config: Config) -> Found:
         for path in observer.devices.wrong:
             hint = f"remove it and let the driver make it: rm {path}; nvidia-modprobe -u -c 0"
             yield Finding(Level.WARN, "wrong-node", f"{path} is no node of the NVIDIA driver", hint), Exit.OK
-        yield from _holders(unit, config, observer, [gpu.uuid for gpu in gpus], view)
+        yield from _holders(scene_for(unit, config, layout), config, observer, [gpu.uuid for gpu in gpus], view)
 
 
-def _holders(unit: UnitName, config: Config, observer: Observer, claim: list[str], view: GpuView) -> Found:
-    scene = scene_for(unit, config)
+def _holders(scene: Scene, config: Config, observer: Observer, claim: list[str], view: GpuView) -> Found:
     listeners = listeners_at(config.server.endpoint(), observer.proc)
     pids = {item.inode: owner_of(item.inode, observer.proc.pids(), observer.proc) for item in listeners}
     seen = observer.look(scene, claim, config.sweep.free_below, view, [pid for pid in pids.values() if pid])
     for limit in seen.sight.limits:
-        yield Finding(Level.ERROR, "sight", f"not everything can be seen: {limit}", "run it as root"), Exit.TEMPFAIL
+        yield Finding(Level.ERROR, "sight", f"not everything can be seen: {limit}"), Exit.TEMPFAIL
     for item in seen.judged:
         if item.verdict is Verdict.CONFLICT:
             yield Finding(Level.ERROR, "conflict", f"{describe(item)} is in the way: {item.why}{advice(item)}"), Exit.TEMPFAIL

@@ -78,6 +78,7 @@ class Hook:
     def sweep(self, config: Config, *, survivors_only: bool, prove: bool = True) -> SweepResult:
         # Imported here, while the NVML helper is already starting beside us.
         from gpu_lifecycle.jobs.observe import Observer
+        from gpu_lifecycle.jobs.runs import past_runs
         from gpu_lifecycle.jobs.sweep import Sweep
         from gpu_lifecycle.rules.verdict import Policy, Scene
 
@@ -89,6 +90,7 @@ class Hook:
                 protect=tuple(config.sweep.protect),
                 cgroup=unit_cgroup(observer.proc, self.unit),
                 survivors_only=survivors_only,
+                past_runs=past_runs(self.layout, self.unit),
             )
             self.notifier.send(f"EXTEND_TIMEOUT_USEC={round(bound(config) * 1e6)}")
             return Sweep(lambda: scene, config, self.layout, observer, self.journal, self.show).run(prove=prove)
@@ -184,7 +186,12 @@ def _refuse(hook: Hook, status: Exit, text: str) -> Exit:
 
 def _allow(hook: Hook, result: SweepResult) -> Exit:
     from gpu_lifecycle.jobs.remains import clear
+    from gpu_lifecycle.jobs.runs import remember
 
+    try:
+        remember(hook.layout, hook.unit, hook.run)
+    except LifecycleError as error:
+        hook.journal.tell(Event("sight-partial", f"this run's id is not kept: {error}"))
     warning = clear(hook.unit, _user_of, hook.journal, hook.show)
     text = f"GPUs swept in {result.seconds:.1f} s: {result.text}" + (f"; {warning}" if warning else "")
     hook.journal.tell(Event("start-allowed", text))

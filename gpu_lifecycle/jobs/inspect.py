@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError, NotPermittedError
 from gpu_lifecycle.facts import Gpu, GpuView, Judged, Layout, UnitName
 from gpu_lifecycle.jobs.observe import Observation, Observer
+from gpu_lifecycle.jobs.runs import past_runs
 from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.jobs.sweep import NVML_SECONDS, Sweep, SweepResult
 from gpu_lifecycle.rules.claims import claimed
@@ -36,7 +37,7 @@ def managed_units(layout: Layout) -> list[UnitName]:
     return [UnitName(name.removesuffix(".toml")) for name in names if name.endswith(".toml")]
 
 
-def scene_for(unit: UnitName | None, config: Config | None) -> Scene:
+def scene_for(unit: UnitName | None, config: Config | None, layout: Layout) -> Scene:
     """How a command by hand judges: what belongs to a run that is alive now is spared."""
     if unit is None or config is None:
         return Scene(unit=UnitName("none"), policy=Policy.OWNED)
@@ -51,7 +52,8 @@ def scene_for(unit: UnitName | None, config: Config | None) -> Scene:
             run, cgroup = state.invocation_id or "unknown", state.control_group
     except BlindError:
         unknown = True  # without the bus a run may be alive: nothing that bears this unit's marker is touched
-    return Scene(unit, Policy(config.sweep.policy), tuple(config.sweep.protect), cgroup, run, run_unknown=unknown)
+    policy, protect, runs = Policy(config.sweep.policy), tuple(config.sweep.protect), past_runs(layout, unit)
+    return Scene(unit, policy, protect, cgroup, run, run_unknown=unknown, past_runs=runs)
 
 
 def holders(unit: UnitName | None, layout: Layout, *, as_json: bool) -> int:
@@ -62,7 +64,7 @@ def holders(unit: UnitName | None, layout: Layout, *, as_json: bool) -> int:
         observer = Observer(probe)
         view = probe.view(NVML_SECONDS)
         claim = _claim_of(config, view)
-        seen = observer.look(scene_for(unit, config), claim, config.sweep.free_below if config else sys.maxsize, view)
+        seen = observer.look(scene_for(unit, config, layout), claim, config.sweep.free_below if config else sys.maxsize, view)
     shown = [item for item in seen.judged if item.process.devices and item.rule != "ourselves"]
     if as_json:
         print_json({"schema": 1, "sight": sight_json(seen.sight), "holders": [holder_json(item) for item in shown]})
@@ -142,7 +144,7 @@ def sweep(unit: UnitName, layout: Layout, *, as_json: bool, dry_run: bool) -> in
     journal = Journal(unit.service, terminal=not as_json, by_hand=True)
     show = _shower()
     with GpuProbe() as probe:
-        job = Sweep(lambda: scene_for(unit, config), config, layout, Observer(probe), journal, show)
+        job = Sweep(lambda: scene_for(unit, config, layout), config, layout, Observer(probe), journal, show)
         result = job.rehearse() if dry_run else job.run()
         ours = job.observer.ours()
     listed = [item for item in result.judged if item.process.pid not in ours]

@@ -65,6 +65,7 @@ class Scene:
     cgroup: str = ""  # of the unit
     current_run: str = ""  # the run that is alive, "" in the hooks: no earlier run is
     run_unknown: bool = False  # whether a run is alive could not be found out: then none is taken for dead
+    past_runs: frozenset[str] = frozenset()  # ids that systemd gave to runs of this unit since the machine booted
     live_runs: frozenset[str] = frozenset()  # runs in the foreground, outside systemd, whose daemon is alive
     ours: frozenset[int] = frozenset()  # this program, its ancestors, its helpers
     survivors_only: bool = False  # post-stop: only what this unit left
@@ -126,6 +127,11 @@ def in_cgroup(process: Process, cgroup: str) -> bool:
     return bool(cgroup) and (process.cgroup == cgroup or process.cgroup.startswith(cgroup + "/"))
 
 
+def marks(process: Process, scene: Scene) -> bool:
+    """Whether its first environment names this unit, or else no unit and a run id that systemd gave to one of its runs."""
+    return process.marker_unit == scene.unit.service or (not process.marker_unit and process.marker_run in scene.past_runs)
+
+
 def init(case: Case, _: Scene) -> Ruling | None:
     """Process 1: spared, always."""
     return _spare("process 1 is never touched") if case.process.pid == 1 else None
@@ -141,7 +147,7 @@ def ourselves(case: Case, scene: Scene) -> Ruling | None:
 def current_run(case: Case, scene: Scene) -> Ruling | None:
     """Belongs to a run of this unit that is alive, or that may be, for systemd does not say: spared, or a tenant."""
     process = case.process
-    marked = process.marker_unit == scene.unit.service
+    marked = marks(process, scene)
     if marked and process.marker_run in scene.live_runs:
         return _tenant(case, scene, f"it belongs to a run of {scene.unit.service} in the foreground, which is alive")
     if marked and scene.run_unknown and not process.marker_run.startswith(FOREGROUND):
@@ -220,9 +226,9 @@ def other_marker(case: Case, scene: Scene) -> Ruling | None:
 
 
 def leftover_marker(case: Case, scene: Scene) -> Ruling | None:
-    """Carries the run marker of an earlier run of this unit in its first environment: reaped."""
+    """Its first environment names an earlier run of this unit, by our marker or by the id that systemd gave it: reaped."""
     process = case.process
-    if process.marker_unit == scene.unit.service and process.marker_run != (scene.current_run or None):
+    if marks(process, scene) and process.marker_run != (scene.current_run or None):
         run = process.marker_run or "an unnamed run"
         return _reap(f"its environment names run {run} of {scene.unit.service}, which has ended")
     return None

@@ -16,6 +16,7 @@ import stat as st
 from collections.abc import Callable, Iterator
 
 from gpu_lifecycle.facts import Identity, Process, Scan, Sight
+from gpu_lifecycle.system import sight
 from gpu_lifecycle.system.cgroup import Cgroup
 from gpu_lifecycle.system.devices import Devices
 from gpu_lifecycle.system.patience import Patience
@@ -175,6 +176,7 @@ class Scanner:
         except OSError as error:
             return set(), 0, error.errno not in GONE
         found: set[int] = set()
+        refused = False
         look = Look()
         for name in names:
             mode = look.at(directory, name)
@@ -182,9 +184,11 @@ class Scanner:
             if kind == st.S_IFCHR:
                 if self.devices.has(rdev := look.rdev):
                     found.add(rdev)
-            elif kind == 0 and mode:  # an anonymous inode, such as a ring; one that was closed meanwhile has no mode at all
+            elif kind == 0 and mode:  # an anonymous inode, such as a ring
                 found |= self._by_ring(name, directory, folder)
-        return found, len(names), False
+            elif not mode:
+                refused = refused or is_refused(directory, name)
+        return found, len(names), refused
 
     def _by_ring(self, name: str, directory: int, folder: str) -> set[int]:
         """Files registered with an io_uring have no descriptor; its ``fdinfo`` shows their names, if not their numbers."""
@@ -205,8 +209,8 @@ class Scanner:
         try:
             text = read_bytes(f"{self.proc.root}/{pid}/maps", 64 * 1024 * 1024)
         except OSError as error:
-            if error.errno not in GONE and not isinstance(error, PermissionError):
-                self._unreadable.append(pid)  # one that may not be read has been counted by its descriptors
+            if error.errno not in GONE:
+                self._unreadable.append(pid)
             return set()
         found: set[int] = set()
         for line in set(_marked_lines(text)):
@@ -233,11 +237,12 @@ class Scanner:
     def _sight(self, total: int) -> Sight:
         # The init of some virtual machines refuses even root. It alone is let pass: process 1 starts no CUDA, and a machine
         # that hides it would never start a unit at all. Any other process that cannot be read makes sight partial.
-        hidden = [pid for pid in self._unreadable if self.proc.stat(pid) is not None]
+        limits = [why] if (why := sight.hidden(self.proc)) else []
+        hidden = [pid for pid in sorted(set(self._unreadable)) if os.path.lexists(f"{self.proc.root}/{pid}")]
         if hidden and not (os.geteuid() == 0 and hidden == [1]):
             shown = ", ".join(str(pid) for pid in hidden[:5]) + (", ..." if len(hidden) > 5 else "")
-            return Sight((f"{len(hidden)} of {total} processes cannot be read (pid {shown}): run as root",))
-        return Sight()
+            limits.append(f"{len(hidden)} of {total} processes cannot be read (pid {shown}): {sight.grant(self.proc)}")
+        return Sight(tuple(limits))
 
 
 def _marked_lines(text: bytes) -> Iterator[bytes]:
@@ -249,6 +254,15 @@ def _marked_lines(text: bytes) -> Iterator[bytes]:
             end = len(text) if end < 0 else end
             yield text[text.rfind(b"\n", 0, at) + 1 : end]
             at = text.find(mark, end)
+
+
+def is_refused(directory: int, name: str) -> bool:
+    """Whether a descriptor is there and may not be looked at: an open folder of them may be listed all the same."""
+    try:
+        os.readlink(name, dir_fd=directory)
+    except OSError as error:
+        return error.errno not in GONE
+    return False
 
 
 def _inside(path: str, cgroup: str) -> bool:

@@ -22,7 +22,7 @@ from typing import Self
 from gpu_lifecycle.errors import BlindError
 from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.rules.remains import FILE, SHM, SOCKET, TMP, Moment, Owner, Remain, Seen, meant, named
-from gpu_lifecycle.system.holders import shares_table
+from gpu_lifecycle.system.holders import is_refused, shares_table
 from gpu_lifecycle.system.procfs import GONE, Proc, Stat, read_bytes
 from gpu_lifecycle.system.statx import Look
 
@@ -255,8 +255,10 @@ class Processes:
         try:
             look = Look()
             for name in os.listdir(directory):
-                if look.at(directory, name):  # else it was closed meanwhile
+                if look.at(directory, name):
                     self.held.update(self.keys & {(look.device, look.inode)})
+                elif is_refused(directory, name):
+                    raise PermissionError(errno.EACCES, f"descriptor {name}")
         finally:
             os.close(directory)
 

@@ -48,6 +48,7 @@ def scene(**changed: Any) -> Scene:
 DEDICATED = scene(policy=Policy.DEDICATED)
 STOPPED = scene(survivors_only=True)
 LIVE = scene(current_run="r2")
+RAN = scene(past_runs=frozenset({"r1", "r2"}))
 INSIDE: dict[str, Any] = {"cgroup": CGROUP}
 NOT_FULL = scene(full=frozenset())
 
@@ -100,6 +101,14 @@ TABLE: list[tuple[Case, Scene, str, str]] = [
     (case(gpus=(), claimed=(), memory={}, **MARKED), SCENE, "reap", "leftover-marker"),
     (case(**MARKED), LIVE, "reap", "leftover-marker"),
     (case(**MARKED), STOPPED, "reap", "leftover-marker"),
+    # A run id of systemd's own, in a process that names no unit.
+    (case(marker_run="r1"), RAN, "reap", "leftover-marker"),
+    (case(SESSION, marker_run="r1"), RAN, "reap", "leftover-marker"),
+    (case(SESSION, marker_run="r3"), RAN, "conflict", "session"),
+    (case(SESSION, marker_run="r2"), replace(RAN, current_run="r2"), "spare", "current-run"),
+    (case(SESSION, marker_run="r1"), replace(RAN, run_unknown=True), "conflict", "current-run"),
+    (case(ALIVE, marker_run="r1"), RAN, "conflict", "other-unit"),
+    (case(SESSION, marker_unit="other.service", marker_run="r1", marker_alive=True), RAN, "conflict", "other-marker"),
     # After a stop, nothing but leftovers.
     (case(), STOPPED, "spare", "not-a-survivor"),
     (case(DEAD), scene(survivors_only=True, policy=Policy.DEDICATED), "spare", "not-a-survivor"),

@@ -114,6 +114,23 @@ def test_a_marker_of_an_earlier_run_is_enough(site: Site) -> None:
     assert (rows(done)[pid]["rule"], rows(done)[pid]["result"]) == ("leftover-marker", "ended")
 
 
+def test_a_run_id_of_systemd_is_a_marker_too(site: Site) -> None:
+    """A worker of an earlier run whose environment was cleaned of all but systemd's own id, in another cgroup by now."""
+    site.start()
+    run = site.show("InvocationID")
+    site.stop()
+    site.ask("rm", "-f", "/tmp/born.pid", "/tmp/stranger.pid")
+    site.machine.login_session("alice", ["env", f"INVOCATION_ID={run}", HOLDER, *GPU1, "--pidfile", "/tmp/born.pid"])
+    other = ["env", f"INVOCATION_ID={'a' * 32}", HOLDER, *GPU1, "--pidfile", "/tmp/stranger.pid"]
+    site.machine.login_session("alice", other)
+    born, stranger = site.planted_pid("/tmp/born.pid"), site.planted_pid("/tmp/stranger.pid")
+    site.configure(policy="owned")
+    found = rows(sweep(site))
+    assert (found[born]["rule"], found[born]["result"]) == ("leftover-marker", "ended")
+    assert (found[stranger]["rule"], found[stranger]["verdict"]) == ("session", "conflict")
+    assert site.machine.run(["stat", "-c", "%U %a", "/run/gpu-lifecycle/.runs"]).stdout.split() == ["root", "755"]
+
+
 @pytest.mark.parametrize("milliseconds", [0, 60, 120, 180, 250, 400, 700, 1500, 2300])
 def test_a_sweep_that_is_killed_is_finished_by_the_next(site: Site, milliseconds: int) -> None:
     """SIGKILL of a sweep at any step leaves nothing that the next one would not finish."""

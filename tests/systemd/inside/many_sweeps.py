@@ -28,7 +28,7 @@ def main() -> None:
         first = 0
         for number in range(int(sys.argv[1])):
             journal = Journal(unit.service, terminal=False)
-            job = Sweep(lambda: scene_for(unit, config), config, Layout(), Observer(probe), journal, lambda _: None)
+            job = Sweep(lambda: scene_for(unit, config, Layout()), config, Layout(), Observer(probe), journal, lambda _: None)
             result = job.run()
             outcomes[result.outcome] = outcomes.get(result.outcome, 0) + 1
             reaped |= set(result.results)
