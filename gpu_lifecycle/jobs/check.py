@@ -12,9 +12,11 @@ from gpu_lifecycle.jobs.inspect import print_json, scene_for
 from gpu_lifecycle.jobs.observe import Observation, Observer
 from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.rules.claims import claimed
-from gpu_lifecycle.rules.quantity import show_count, show_size
+from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.rules.report import advice, describe
+from gpu_lifecycle.rules.unexplained import Place, amount, explain
 from gpu_lifecycle.rules.verdict import Scene
+from gpu_lifecycle.system.devices import inner_namespace, open_handles
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.sockets import Listener, describe_owner, listeners_at, owner_of
 
@@ -159,9 +161,9 @@ def _ports(
 
 def _memory(config: Config, claim: list[str], view: GpuView, seen: Observation) -> Found:
     """Memory that nobody visible holds: a start would wait for it, and refuse at the deadline."""
-    for gpu in view.gpus:
-        known = sum(item.memory.get(gpu.uuid) or 0 for item in seen.judged)
-        if gpu.uuid in claim and gpu.used is not None and gpu.used - known > config.sweep.free_below:
-            text = f"GPU {gpu.index} holds {show_size(gpu.used - known)} that no visible process explains"
-            hint = "it is held from outside this machine's view; on the host: nvidia-smi"
-            yield Finding(Level.ERROR, "memory-unexplained", text, hint), Exit.TEMPFAIL
+    mine = [(gpu, amount(gpu, seen.judged)) for gpu in view.gpus if gpu.uuid in claim]
+    parts = [(gpu, size) for gpu, size in mine if size and size > config.sweep.free_below]
+    if parts:
+        here = {item.process.pid for item in seen.judged if item.process.devices}
+        text, cure = explain(parts, here, Place(inner_namespace(), open_handles()))
+        yield Finding(Level.ERROR, "memory-unexplained", text, cure), Exit.TEMPFAIL

@@ -7,13 +7,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError, NotPermittedError
-from gpu_lifecycle.facts import Gpu, GpuView, Judged, Layout, UnitName
-from gpu_lifecycle.jobs.observe import Observation, Observer
+from gpu_lifecycle.facts import GpuView, Judged, Layout, UnitName
+from gpu_lifecycle.jobs.observe import Observer
 from gpu_lifecycle.jobs.runs import past_runs
 from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.jobs.sweep import NVML_SECONDS, Sweep, SweepResult
 from gpu_lifecycle.rules.claims import claimed
 from gpu_lifecycle.rules.report import gpu_json, holder_json, sight_json
+from gpu_lifecycle.rules.unexplained import amount
 from gpu_lifecycle.rules.verdict import Policy, Scene
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.journal import Journal
@@ -102,7 +103,7 @@ def gpus(layout: Layout, *, as_json: bool) -> int:
 
         raise trouble("cannot look at the GPUs", view.error)
     claims = _claims(layout, view)
-    rows = [gpu_json(gpu, claims.get(gpu.uuid, []), _unexplained(gpu, seen)) for gpu in view.gpus]
+    rows = [gpu_json(gpu, claims.get(gpu.uuid, []), amount(gpu, seen.judged)) for gpu in view.gpus]
     if as_json:
         print_json({"schema": 1, "gpus": rows})
     else:
@@ -124,14 +125,6 @@ def _claims(layout: Layout, view: GpuView) -> dict[str, list[str]]:
         for gpu in mine:
             found.setdefault(gpu.uuid, []).append(unit.service)
     return found
-
-
-def _unexplained(gpu: Gpu, seen: Observation) -> int | None:
-    """Memory that no visible holder accounts for; unknown where a figure is unknown."""
-    amounts = [item.memory[gpu.uuid] for item in seen.judged if gpu.uuid in item.memory]
-    if gpu.used is None or None in amounts:
-        return None
-    return max(0, gpu.used - sum(amount or 0 for amount in amounts))
 
 
 def sweep(unit: UnitName, layout: Layout, *, as_json: bool, dry_run: bool) -> int:

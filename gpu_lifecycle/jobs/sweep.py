@@ -6,7 +6,7 @@ An interrupted sweep leaves nothing half done that the next one would not finish
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -20,8 +20,9 @@ from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.quantity import show_count, show_duration
 from gpu_lifecycle.rules.report import advice, describe, judged_fields, memory_text
 from gpu_lifecycle.rules.stuck import diagnose
+from gpu_lifecycle.rules.unexplained import Place, amount, explain
 from gpu_lifecycle.rules.verdict import Scene
-from gpu_lifecycle.system.devices import open_handles
+from gpu_lifecycle.system.devices import inner_namespace, open_handles
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.locks import hold_gpus
 from gpu_lifecycle.system.sockets import listeners_at, owner_of
@@ -204,7 +205,7 @@ class Sweep:
 
     def _after_release(self, seen: Observation, uuids: list[str]) -> Observation:
         """Judges again once what was reaped has let its memory go: who seemed in the way may only have been beside it."""
-        _, view = self._wait_release(uuids, seen.view)
+        _, view = self._wait_release(uuids, seen)
         again = self._look(uuids, view)
         self._tell_verdicts(again)
         return again
@@ -230,7 +231,7 @@ class Sweep:
         if not uuids:
             blind = f"; the release of memory cannot be proven: {seen.view.error.text}" if seen.view.error else ""
             return self._result(Outcome.FREE, f"nothing of this unit is left{blind}", seen, gpus)
-        release, view = self._wait_release(uuids, seen.view)
+        release, view = self._wait_release(uuids, seen)
         shown = tuple(gpu for gpu in view.gpus if gpu.uuid in uuids)
         if release.free:
             self.journal.tell(
@@ -243,20 +244,21 @@ class Sweep:
         if self.scene.survivors_only and holding:
             text = f"nothing of this unit is left; others hold memory: {describe(holding[0])}"
             return self._result(Outcome.FREE, text, seen, shown)
-        who = "; ".join(describe(item) + advice(item) for item in holding[:3]) or _nobody()
-        text = f"memory is still held after {show_duration(self.config.sweep.memory_deadline)}: {release.text}; by {who}"
+        who = "; ".join(describe(item) + advice(item) for item in holding[:3])
+        why = f"{release.text}; by {who}" if who else self._unexplained_text(shown, seen.judged) or release.text
+        text = f"memory is still held after {show_duration(self.config.sweep.memory_deadline)}: {why}"
         for uuid in release.held:
             self.journal.tell(Event("memory-held", text, {"GPU_LIFECYCLE_GPU": uuid}))
         outcome = Outcome.UNKNOWN if view.error else Outcome.CONFLICT if holding else Outcome.STUCK
         return self._result(outcome, text, seen, shown or gpus)
 
-    def _wait_release(self, uuids: list[str], first: GpuView) -> tuple[Release, GpuView]:
+    def _wait_release(self, uuids: list[str], seen: Observation) -> tuple[Release, GpuView]:
         """Looks at the memory, quickly at first and slower later, until it is free and steady or the time is up.
 
         A holder that comes up meanwhile, or that this unit may not touch, ends the wait for nobody: the deadline does.
         """
         deadline = time.monotonic() + self.config.sweep.memory_deadline
-        samples = [first]
+        samples = [seen.view]
         pause = POLL_FIRST
         while True:
             samples = [*samples[-1:], self.observer.probe.view(NVML_SECONDS)]
@@ -264,9 +266,25 @@ class Sweep:
             left = deadline - time.monotonic()
             if release.free or left <= 0 or self._others_hold(samples[-1], release):
                 return release, samples[-1]
+            self._tell_unexplained(samples[-1], release, seen)
             self.show(f"waiting for GPU memory: {release.text}, {show_duration(round(left))} left")
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, POLL_LAST)
+
+    def _tell_unexplained(self, view: GpuView, release: Release, seen: Observation) -> None:
+        """Once for each GPU. What was just reaped explains memory for a while: then the deadline tells."""
+        new = [gpu for gpu in view.gpus if gpu.uuid in release.held and (0, gpu.uuid) not in self.told]
+        if self.results or not (text := self._unexplained_text(new, seen.judged)):
+            return
+        self.told |= {(0, gpu.uuid) for gpu in new}
+        fields = {"GPU_LIFECYCLE_GPU": " ".join(gpu.uuid for gpu in new)}
+        self.journal.tell(Event("memory-unexplained", f"memory that no visible process explains: {text}", fields))
+
+    def _unexplained_text(self, gpus: Sequence[Gpu], judged: Sequence[Judged]) -> str:
+        """What is known of memory that nobody visible holds; "" where there is none, or a figure is unknown."""
+        parts = [(gpu, size) for gpu in gpus if (size := amount(gpu, judged)) and size > self.config.sweep.free_below]
+        here = {item.process.pid for item in judged if item.process.devices}
+        return "; ".join(explain(parts, here, Place(inner_namespace(), open_handles()))) if parts else ""
 
     def _others_hold(self, view: GpuView, release: Release) -> bool:
         """True where living holders, not a teardown, explain all that is held: waiting would not help."""
@@ -287,11 +305,3 @@ class Sweep:
         told = f", {text}" if outcome is not Outcome.CONFLICT else ""  # each conflict has had its own event
         self.journal.tell(Event("sweep-finished", f"sweep ended in {result.seconds:.2f} s: {outcome}{told}"))
         return result
-
-
-def _nobody() -> str:
-    """Who holds memory where nobody is seen: the driver's own count, host-wide, tells a hidden holder from a teardown."""
-    handles = open_handles()
-    if handles is None:
-        return "nobody that can be seen from here"
-    return f"nobody that can be seen from here (the driver counts {show_count(handles, 'open handle')} on this host)"

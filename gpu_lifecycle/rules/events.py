@@ -94,6 +94,12 @@ EVENTS: dict[str, Kind] = {
         "The unit becomes active when memory, socket and health endpoint all check out.\n"
         "To follow it: gpu-lifecycle status @GPU_LIFECYCLE_UNIT@",
     ),
+    "memory-unexplained": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2c01", WARNING, "Memory of a claimed GPU is held by nobody that can be seen",
+        "NVML counts memory that no visible holder accounts for: it is held from the host or another container, by a process\n"
+        "that is being torn down, or by the driver. It is waited for until sweep.memory_deadline; nobody is killed for it.\n"
+        "What to do: as the message says. Each GPU: gpu-lifecycle gpus",
+    ),
     "phase-changed": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b0d", INFO, "@GPU_LIFECYCLE_UNIT@ has entered a new phase",
         "The phases of a start are loading, warming and ready; of an end draining and stopping.",

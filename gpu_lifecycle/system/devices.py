@@ -15,7 +15,10 @@ from gpu_lifecycle.facts import Node
 from gpu_lifecycle.system.procfs import read_bytes
 
 NVIDIA_MAJOR = 195
-_NODE = re.compile(r"^nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset|-nvswitch\d+|-nvswitchctl|-nvlink|-vgpuctl|-vgpu\d+)$")
+FOLDERS = ("", "nvidia-caps/", "nvidia-caps-imex-channels/")  # of nodes, below /dev (nvidia-modprobe-utils.h)
+_NODE = re.compile(
+    r"^nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset|-nvswitch\d+|-nvswitchctl|-nvlink|-vgpuctl|-vgpu\d+|-cap\d+)$|^channel\d+$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,7 @@ class Devices:
 
     nodes: tuple[Node, ...]
     majors: frozenset[int]
+    uvm_majors: frozenset[int] = frozenset()
     wrong: tuple[str, ...] = ()
 
     def has(self, rdev: int) -> bool:
@@ -39,16 +43,18 @@ class Devices:
         return None
 
     def is_uvm(self, rdev: int) -> bool:
+        """Whether it is the node that CUDA opens and monitors do not, whether or not it has a name here."""
+        if os.major(rdev) in self.uvm_majors and os.minor(rdev) == 0:
+            return True
         return any(node.rdev == rdev and node.path.endswith("nvidia-uvm") for node in self.nodes)
 
 
-def parse_majors(text: str) -> frozenset[int]:
-    """Majors of NVIDIA's character devices in ``/proc/devices`` (proc_devices(5)), and the static one."""
-    characters = text.partition("Block devices:")[0]
-    found = {NVIDIA_MAJOR}
-    for line in characters.splitlines():
+def parse_majors(text: str, named: str = "nvidia") -> frozenset[int]:
+    """Majors of character devices in ``/proc/devices`` (proc_devices(5)) whose name begins so."""
+    found = set()
+    for line in text.partition("Block devices:")[0].splitlines():
         number, _, name = line.strip().partition(" ")
-        if number.isdecimal() and name.strip().startswith("nvidia"):
+        if number.isdecimal() and name.strip().startswith(named):
             found.add(int(number))
     return frozenset(found)
 
@@ -56,26 +62,34 @@ def parse_majors(text: str) -> frozenset[int]:
 def find_devices(dev: str = "/dev", proc: str = "/proc") -> Devices:
     """The nodes of this machine. A missing ``/proc/devices`` leaves the static major."""
     try:
-        majors = parse_majors(read_bytes(f"{proc}/devices").decode("utf-8", "replace"))
+        text = read_bytes(f"{proc}/devices").decode("utf-8", "replace")
     except OSError:
-        majors = frozenset({NVIDIA_MAJOR})
-    nodes: list[Node] = []
-    wrong: list[str] = []
-    for name in sorted(os.listdir(dev)) if os.path.isdir(dev) else []:
-        match = _NODE.match(name)
-        if not match:
-            continue
-        path = f"{dev}/{name}"
-        try:
-            info = os.stat(path)
-        except OSError:
-            continue
-        if not st.S_ISCHR(info.st_mode) or os.major(info.st_rdev) not in majors:
-            wrong.append(path)
-            continue
-        minor = int(match[1]) if match[1].isdecimal() else None
-        nodes.append(Node(path, info.st_rdev, minor))
-    return Devices(tuple(nodes), majors, tuple(wrong))
+        text = ""
+    majors = parse_majors(text) | {NVIDIA_MAJOR}
+    seen = [_node(f"{dev}/{folder}{name}", name, majors) for folder in FOLDERS for name in _names(f"{dev}/{folder}", folder)]
+    nodes = tuple(node for node in seen if isinstance(node, Node))
+    return Devices(nodes, majors, parse_majors(text, "nvidia-uvm"), tuple(path for path in seen if isinstance(path, str)))
+
+
+def _names(path: str, folder: str) -> list[str]:
+    try:
+        return sorted(
+            name for name in os.listdir(path) if _NODE.match(name) and name.startswith("channel") == ("imex" in folder)
+        )
+    except OSError:
+        return []
+
+
+def _node(path: str, name: str, majors: frozenset[int]) -> Node | str | None:
+    """Its path alone where it is no node of the driver, None where it is gone."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    if not st.S_ISCHR(info.st_mode) or os.major(info.st_rdev) not in majors:
+        return path
+    number = name.removeprefix("nvidia")
+    return Node(path, info.st_rdev, int(number) if number.isdecimal() else None)
 
 
 def open_handles(sys: str = "/sys") -> int | None:
@@ -91,3 +105,14 @@ def open_handles(sys: str = "/sys") -> int | None:
     except (OSError, ValueError):
         return None
     return max(0, count - dependents)
+
+
+PROC_PID_INIT_INO = 0xEFFFFFFC  # include/linux/proc_ns.h: the inode of the first PID namespace, on every kernel
+
+
+def inner_namespace(proc: str = "/proc") -> bool:
+    """Whether this is a PID namespace below the first one, such as a container's: processes outside are not shown."""
+    try:
+        return os.stat(f"{proc}/self/ns/pid").st_ino != PROC_PID_INIT_INO
+    except OSError:
+        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.machine.nvml import uuid
 from tests.systemd.site import GIB, Site
 
 pytestmark = pytest.mark.machine
@@ -147,13 +148,19 @@ def test_what_a_login_session_left(site: Site, policy: str, reaped: bool) -> Non
 
 def test_hidden_memory_is_never_called_free(site: Site) -> None:
     """Field case F11: held from another container; refused after the deadline, in words, and nobody is killed."""
-    site.machine.nvml.set(f"hidden 4 {10 * GIB}")
+    site.machine.nvml.set(f"hidden 4 {6 * GIB}", f"process 4 77777 {4 * GIB}")
     fake = "mount -t tmpfs none /sys/module && mkdir -p /sys/module/nvidia/holders/uvm && echo 8 > /sys/module/nvidia/refcnt"
     site.machine.run(["sh", "-c", fake])
     site.start(wait=False)
     site.machine.wait(lambda: bool(site.events("start-refused")), 30, "the start to be refused")
     site.machine.run(["umount", "/sys/module"])
-    assert "nobody that can be seen from here (the driver counts 7 open handles" in site.messages("start-refused")
+    told = site.events("memory-unexplained")
+    assert len(told) == 1, "once, and before the deadline"
+    assert told[0]["GPU_LIFECYCLE_GPU"] == uuid(4)
+    for words in (told[0]["MESSAGE"], site.messages("start-refused")):
+        assert "10 GiB on GPU 4 held by nobody that can be seen from here: held outside this container or PID name" in words
+        assert "(NVML names process 77777, which holds no device here; the driver counts 7 open handles on this host)" in words
+        assert "; on the host: nvidia-smi --query-compute-apps=pid,name,used_memory" in words
     assert not site.events("holder-reaped")
 
 

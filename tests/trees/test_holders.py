@@ -335,21 +335,26 @@ def test_a_process_that_cannot_be_read_limits_the_sight() -> None:
 @pytest.mark.parametrize(
     ("text", "majors"),
     [
-        ("", {195}),
+        ("", set()),
         ("Character devices:\n  1 mem\n195 nvidia-frontend\n235 nvidia-uvm\n\nBlock devices:\n259 nvidia\n", {195, 235}),
         ("Character devices:\n195 nvidia\n195 nvidiactl\n511 nvidia-caps\n  8 xnvidia\nnvidia 7\n", {195, 511}),
     ],
 )
 def test_majors(text: str, majors: set[int]) -> None:
     assert parse_majors(text) == majors
+    assert parse_majors(text, "nvidia-uvm") == majors & {235}
 
 
 @needs_root
 def test_devices(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/devices").write_text("Character devices:\n195 nvidia\n235 nvidia-uvm\n")
+    names = ("195 nvidia", "235 nvidia-uvm", "240 nvidia-caps", "241 nvidia-caps-imex-channels")
+    (tmp_path / "proc/devices").write_text("Character devices:\n" + "\n".join(names) + "\n")
+    for folder in ("nvidia-caps", "nvidia-caps-imex-channels"):
+        (tmp_path / "dev" / folder).mkdir()
     nodes = {"nvidia0": (195, 0), "nvidia12": (195, 12), "nvidiactl": (195, 255), "nvidia-uvm": (235, 0), "nvidia1": (77, 1)}
+    nodes |= {"nvidia-caps/nvidia-cap2": (240, 2), "nvidia-caps-imex-channels/channel0": (241, 0), "channel1": (241, 1)}
     for name, (major, minor) in {**nodes, "nvidia-x": (195, 9), "null": (1, 3)}.items():
         os.mknod(tmp_path / "dev" / name, stat.S_IFCHR, os.makedev(major, minor))
     (tmp_path / "dev/nvidia2").write_text("a file")
@@ -357,13 +362,18 @@ def test_devices(tmp_path: Path) -> None:
     dev = str(tmp_path / "dev")
     devices = find_devices(dev, str(tmp_path / "proc"))
     assert {(node.path.removeprefix(dev + "/"), node.minor) for node in devices.nodes} == {
-        ("nvidia0", 0), ("nvidia12", 12), ("nvidiactl", None), ("nvidia-uvm", None),
+        ("nvidia0", 0), ("nvidia12", 12), ("nvidiactl", None), ("nvidia-uvm", None), ("nvidia-caps/nvidia-cap2", None),
+        ("nvidia-caps-imex-channels/channel0", None),
     }  # fmt: skip
     assert devices.wrong == (f"{dev}/nvidia1", f"{dev}/nvidia2")
-    assert devices.majors == {195, 235}
-    rdevs = [(195, 12), (195, 255), (195, 200), (195, 250), (235, 0)]
-    assert [devices.minor_of(os.makedev(*rdev)) for rdev in rdevs] == [12, None, 200, None, None]
-    assert [devices.is_uvm(os.makedev(*rdev)) for rdev in rdevs] == [False, False, False, False, True]
+    assert devices.majors == {195, 235, 240, 241}
+    rdevs = [(195, 12), (195, 255), (195, 200), (195, 250), (235, 0), (235, 1), (240, 2)]
+    assert [devices.minor_of(os.makedev(*rdev)) for rdev in rdevs] == [12, None, 200, None, None, None, None]
+    uvm = [False, False, False, False, True, False, False]
+    assert [devices.is_uvm(os.makedev(*rdev)) for rdev in rdevs] == uvm
+    os.unlink(f"{dev}/nvidia-uvm")
+    unnamed = find_devices(dev, str(tmp_path / "proc"))
+    assert [unnamed.is_uvm(os.makedev(*rdev)) for rdev in rdevs] == uvm, "it has no name in a container that hides it"
     assert find_devices(dev, str(tmp_path / "nowhere")).majors == {195}
     assert find_devices(str(tmp_path / "nowhere")).nodes == ()
 
