@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
+import types
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.facts import Layout, UnitName
@@ -30,13 +34,30 @@ def parse(text: str, file: str) -> Config:
     before = os.environ.get(PLUGINS)
     os.environ[PLUGINS] = "1"
     try:
-        from gpu_lifecycle.rules.config import parse_config
+        with _no_plugins():
+            from gpu_lifecycle.rules.config import parse_config
     finally:
         if before is None:
             del os.environ[PLUGINS]
         else:
             os.environ[PLUGINS] = before
     return parse_config(text, file)
+
+
+@contextlib.contextmanager
+def _no_plugins() -> Iterator[None]:
+    """Meanwhile nobody finds plugins. The real module takes a tenth of the hook's time, only to be imported."""
+    name = "importlib.metadata"
+    if name in sys.modules or "pydantic" in sys.modules:
+        yield
+        return
+    none = types.ModuleType(name)
+    none.entry_points = none.distributions = tuple  # type: ignore[attr-defined]
+    sys.modules[name] = none
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
 def unit_cgroup(proc: Proc, unit: UnitName) -> str:

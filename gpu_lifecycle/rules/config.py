@@ -318,10 +318,7 @@ def _missing(key: Key) -> _Problem:
 
 
 def _nearest(key: Key) -> str:
-    """.
-
-    The right name near an unknown one: in its own section, among the sections, or the section it belongs to.
-    """
+    """The right name near an unknown one: in its own section, among the sections, or the section it belongs to."""
     section, name = ".".join(key[:-1]), key[-1]
     known = list(_SECTIONS[section].model_fields) if section in _SECTIONS else list(_SECTIONS)
     near = difflib.get_close_matches(name.lower().replace("-", "_"), known, 1)
