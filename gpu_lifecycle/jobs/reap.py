@@ -76,17 +76,19 @@ class Reaper:
 
         SIGSTOP cannot be caught, and what is stopped forks no more, so each round leaves fewer that do.
         """
-        targets, fresh = list(rest), list(rest)
-        for _ in range(STOP_ROUNDS):
-            self._signal(fresh, signal.SIGSTOP)
-            self.show(f"stopping {show_count(len(targets), 'process')} that did not end after SIGTERM")
-            fresh = self._hold(self.look())
-            if not fresh:
-                break
-            targets += fresh
-        killed = self._signal(targets, signal.SIGKILL)
-        for grip in set(targets) - set(killed) - self.refused:
-            grip.send(signal.SIGCONT)  # one that is not ended after all must not stay stopped by us
+        targets, fresh, killed = list(rest), list(rest), list[Held]()
+        try:
+            for _ in range(STOP_ROUNDS):
+                self._signal(fresh, signal.SIGSTOP)
+                self.show(f"stopping {show_count(len(targets), 'process')} that did not end after SIGTERM")
+                fresh = self._hold(self.look())
+                if not fresh:
+                    break
+                targets += fresh
+            killed = self._signal(targets, signal.SIGKILL)
+        finally:  # also where a stop of the unit interrupts this: one that is not ended must not stay stopped by us
+            for grip in set(targets) - set(killed) - self.refused:
+                grip.send(signal.SIGCONT)
         return killed
 
     def _signal(self, grips: list[Held], number: signal.Signals) -> list[Held]:

@@ -88,3 +88,22 @@ def test_who_lets_go_while_it_is_stopped_is_set_going_again(tmp_path: Path, lets
         ended = Reaper(observer, 0.1, 5, lambda _: None, look).reap([item])
         assert ended == [(item, result)]
         wait_for(observer, pid, "S" if lets_go else "Z")
+
+
+def test_an_interruption_leaves_nobody_stopped(tmp_path: Path) -> None:
+    node = tmp_path / "nvidia0"
+    os.mknod(node, stat.S_IFCHR | 0o600, TTY40)
+    with GpuProbe() as probe, victim(str(node)) as (pid, _):
+        observer = Observer(probe)
+        observer.scanner = Scanner(observer.proc, Devices((Node(str(node), TTY40, 0),), frozenset({4})))
+        process = observer.proc.describe(pid, devices=frozenset({TTY40}))
+        assert process
+        item = Judged(process, Owner(OwnerKind.NONE), Verdict.REAP, "orphan", "nobody answers for it")
+
+        def look() -> list[Judged]:
+            wait_for(observer, pid, "T")
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            Reaper(observer, 0.1, 5, lambda _: None, look).reap([item])
+        wait_for(observer, pid, "S")

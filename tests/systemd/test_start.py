@@ -106,6 +106,20 @@ def test_port_taken_by_a_stranger_is_refused_before_the_load(site: Site) -> None
     assert site.alive(stranger)
 
 
+def test_time_wait_on_the_port_is_no_obstacle(site: Site) -> None:
+    """Field case F54: a connection that an earlier server closed first keeps the port in TIME_WAIT for a minute."""
+    code = (
+        "import socket\n"
+        "server = socket.create_server(('127.0.0.1', 30000))\n"
+        "client = socket.create_connection(('127.0.0.1', 30000))\n"
+        "server.accept()[0].close(); server.close(); client.close()\n"
+    )
+    site.machine.run(["python3", "-c", code])
+    assert ":30000" in site.ask("ss", "-Htn", "state", "time-wait")
+    site.start()
+    assert site.state() == "active"
+
+
 def test_a_leftover_on_the_port_is_reaped(site: Site) -> None:
     orphan = site.orphan("--listen", "30000")
     site.start()
@@ -173,7 +187,7 @@ def test_memory_that_lingers_is_waited_for(site: Site) -> None:
 
 
 def test_without_the_token_where_the_config_says_so(site: Site) -> None:
-    site.configure("--misbehave", "health-lies", extra="[ready]\ngenerate = false\n[stop]\ndrain = \"2s\"\n")
+    site.configure("--misbehave", "health-lies", extra='[ready]\ngenerate = false\n[stop]\ndrain = "2s"\n')
     site.start()
     assert site.state() == "active"
 

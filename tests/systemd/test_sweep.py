@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.systemd.site import GIB, HOLDER, Site
+from tests.systemd.site import CONFIG, GIB, HOLDER, Site
 
 pytestmark = pytest.mark.machine
 
@@ -112,6 +112,46 @@ def test_a_marker_of_an_earlier_run_is_enough(site: Site) -> None:
     site.configure(policy="owned")
     done = sweep(site)
     assert (rows(done)[pid]["rule"], rows(done)[pid]["result"]) == ("leftover-marker", "ended")
+
+
+def test_a_leftover_of_a_sub_reaper(site: Site) -> None:
+    """Field case F4: whatever adopted it, and lives, is not process 1; the marker says whose it is all the same."""
+    code = (
+        "import ctypes, os, subprocess, sys, time\n"
+        "ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\n"  # PR_SET_CHILD_SUBREAPER
+        "subprocess.run([sys.argv[1], *sys.argv[2:], '--daemonize'])\n"
+        "time.sleep(1000)\n"
+    )
+    site.ask("rm", "-f", "/run/adopted.pid")
+    marker = ["GPU_LIFECYCLE_UNIT=sglang-kimi.service", f"GPU_LIFECYCLE_RUN={'a' * 32}"]
+    words = ["env", *marker, "python3", "-c", code, HOLDER, *GPU1, "--pidfile", "/run/adopted.pid"]
+    site.machine.run(["systemd-run", "--quiet", "--collect", "--unit=adopter", *words])
+    adopter = int(site.machine.run(["systemctl", "show", "adopter", "-P", "MainPID"]).stdout)
+    site.planted.append(adopter)
+    pid = site.planted_pid("/run/adopted.pid")
+    site.machine.wait(lambda: site.parent(pid) == adopter, 10, "it to be adopted")
+    site.machine.run(["sh", "-c", f"echo {pid} > /sys/fs/cgroup/cgroup.procs"])
+    site.configure(policy="owned")
+    assert (rows(sweep(site))[pid]["rule"], site.alive(pid), site.alive(adopter)) == ("leftover-marker", False, True)
+
+
+def test_a_server_that_is_meant_to_outlive_the_engine(site: Site) -> None:
+    """Field case F10: MPS, or a cache of weights. Spared whole; where its memory is in the way, the start says whose it is."""
+    site.machine.run(["cp", HOLDER, "/usr/bin/nvidia-cuda-mps-server"])
+    mps = site.service_holder("nvidia-mps", *GPU1, "--signals", "/run/mps", program="/usr/bin/nvidia-cuda-mps-server")
+    cache = site.service_holder("weights-cache", "--gpu", "2", "--uvm", "--memory", f"2={GIB}", "--signals", "/run/cache")
+    text = site.machine.read(CONFIG).replace("[sweep]", '[sweep]\nprotect = ["weights-cache.service"]\nfree_below = "2GiB"')
+    site.machine.write(CONFIG, text)
+    done = sweep(site)
+    found = rows(done)
+    assert (found[mps]["rule"], found[cache]["rule"]) == ("bystander", "protected")
+    assert done["outcome"] == "conflict"
+    assert f"process {mps} " in done["text"]
+    assert "nvidia-mps.service" in done["text"]
+    assert (site.ask("cat", "/run/mps"), site.ask("cat", "/run/cache")) == ("", ""), "nobody has signalled them"
+    site.machine.run(["systemctl", "stop", "nvidia-mps"])
+    site.start()
+    assert site.alive(cache)
 
 
 def test_a_run_id_of_systemd_is_a_marker_too(site: Site) -> None:
