@@ -12,7 +12,9 @@ from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError, UsageError
 from gpu_lifecycle.facts import Gpu, Layout, Phase, UnitName
 from gpu_lifecycle.jobs.settings import load_config, parse, unit_cgroup
 from gpu_lifecycle.jobs.state import StateFile
+from gpu_lifecycle.rules.budget import Budget
 from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.quantity import show_duration
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.notify import Notifier, status_line
@@ -111,9 +113,10 @@ def pre_start(unit: UnitName, layout: Layout) -> Exit:
     try:
         hook.must_be_inside()
         hook.probe.begin()
-        hook.state.document["failed_starts"] = _failed_in_this_chain(hook)
+        pause = _pause(hook)
         hook.say("reading the config", refusal=None, allowed=None, engine_pid=None, gpus=[], probes=[])
         config = load_config(layout, unit)
+        _wait(hook, pause)
         result = hook.sweep(config, survivors_only=False)
         if result.status is not Exit.OK:
             return _refuse(hook, result.status, result.text)
@@ -143,18 +146,40 @@ def _interrupted(hook: Hook) -> Exit:
     return Exit.OK
 
 
-def _failed_in_this_chain(hook: Hook) -> int:
-    """How many starts in a row have failed since a person last started the unit; a start by hand begins at 0 again."""
-    if not hook.state.failed_starts:
-        return 0
+def _pause(hook: Hook) -> float:
+    """Seconds that this try waits because earlier ones failed. A start by hand begins a new chain, and waits for nothing.
+
+    systemd 252 has no growing RestartSec= (RestartSteps= came with 254), nor does one reset it after a good run.
+    """
+    budget = hook.state.budget
+    if not budget.failed:
+        return 0.0
     from gpu_lifecycle.system.bus import Bus
 
     try:
         with Bus() as bus:
-            restarted = bus.unit_state(hook.unit.service).n_restarts > 0
+            state = bus.unit_state(hook.unit.service)
     except LifecycleError:
-        restarted = False
-    return hook.state.failed_starts if restarted else 0
+        return 0.0  # whether this is a restart is not known: better one try too many
+    if not state.n_restarts:
+        hook.state.keep_budget(Budget())
+        return 0.0
+    return budget.pause(state.restart)
+
+
+def _wait(hook: Hook, seconds: float) -> None:
+    """Shown, and ended at once by a stop."""
+    if seconds <= 0:
+        return
+    failed = hook.state.budget.failed
+    hook.journal.tell(
+        Event("start-delayed", f"{failed} runs in a row have failed: the next one waits {show_duration(seconds)}")
+    )
+    hook.notifier.send(f"EXTEND_TIMEOUT_USEC={round((seconds + SWEEP_MARGIN) * 1e6)}")
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        hook.show(f"waiting {show_duration(round(left))} more: {failed} runs in a row have failed")
+        time.sleep(min(left, SHOW_EVERY))
 
 
 def _port_free(hook: Hook, config: Config) -> Exit | None:

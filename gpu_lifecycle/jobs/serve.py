@@ -9,13 +9,15 @@ import signal
 import subprocess
 import time
 import traceback
+from collections import deque
 from typing import TYPE_CHECKING, assert_never
 
 from gpu_lifecycle.errors import BlindError, BusyError, Exit, LifecycleError
-from gpu_lifecycle.facts import ErrorClass, Gpu, GpuView, Layout, Phase, UnitName
+from gpu_lifecycle.facts import ErrorClass, Gpu, Layout, Phase, UnitName
+from gpu_lifecycle.jobs.evidence import Evidence, Scene
 from gpu_lifecycle.jobs.look import Looker, own_pids
 from gpu_lifecycle.jobs.settings import load_config, unit_cgroup
-from gpu_lifecycle.jobs.state import StateFile
+from gpu_lifecycle.jobs.state import StateFile, probe_row, state_fields
 from gpu_lifecycle.rules import lifecycle as life_rules
 from gpu_lifecycle.rules.claims import claimed
 from gpu_lifecycle.rules.events import Event
@@ -23,7 +25,7 @@ from gpu_lifecycle.rules.lifecycle import Life, Limits, step
 from gpu_lifecycle.rules.readiness import Look, Needs, min_used_for
 from gpu_lifecycle.rules.verdict import FOREGROUND
 from gpu_lifecycle.system.cgroup import Cgroup
-from gpu_lifecycle.system.engine import Family, become_subreaper, engine_environment, reap_adopted, start
+from gpu_lifecycle.system.engine import Family, become_subreaper, ended, engine_environment, reap_adopted, start
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.notify import Notifier, status_line
@@ -37,6 +39,7 @@ NVML_SECONDS = 30.0
 LOADING_INTERVAL = 0.5  # seconds between two looks at a load
 WARMING_INTERVAL = 0.2  # ... once the engine listens: READY=1 is near
 ENDING_INTERVAL = 0.1  # ... at the processes that are to end
+HISTORY = 60  # of the last looks, for evidence
 TICK = 1.0  # at least this often time itself is an event while loading
 
 
@@ -126,6 +129,11 @@ class Daemon:
         self.saved = 0.0
         self.complained = False
         self.life: Life | None = None
+        self.history: deque[dict[str, object]] = deque(maxlen=HISTORY)
+        self.evidence = Evidence(layout, unit, state.run, self.proc)
+        self.keeping_away: asyncio.Task[None] | None = None
+        self.before: subprocess.Popen[bytes] | None = None  # stop.before
+        self.oom_before = 0
 
     async def main(self) -> Exit:
         """The whole run. Raises LifecycleError where the engine could not be started at all."""
@@ -139,7 +147,7 @@ class Daemon:
             if gpus is None:
                 return Exit.OK
             self.gpus = gpus
-            self.life = Life(self._limits(), failed_starts=self.state.failed_starts)
+            self.life = Life(self._limits(), budget=self.state.budget)
             await self._start_engine(loop)
             watcher = asyncio.create_task(self._watch())
             watcher.add_done_callback(lambda _: self.events.put_nowait(life_rules.Tick(-1)))
@@ -198,10 +206,12 @@ class Daemon:
             drain=config.stop.drain,
             term_grace=config.sweep.term_grace,
             exit_deadline=config.sweep.exit_deadline,
+            before=config.stop.before_limit if config.stop.before else 0.0,
         )
 
     async def _start_engine(self, loop: asyncio.AbstractEventLoop) -> None:
         become_subreaper()
+        self.oom_before = self.family.oom_kills()
         environment = engine_environment(os.environ, self.config.server.environment, self.unit, self.state.run)
         # In a thread: a program on a dead network file system must not keep a stop from being heard.
         self.engine = await asyncio.to_thread(start, self.config.server.command, environment, self.layout.config(self.unit))
@@ -214,7 +224,7 @@ class Daemon:
         loop.remove_reader(pidfd)
         os.close(pidfd)
         assert self.engine
-        self.events.put_nowait(life_rules.EngineExited(self.engine.wait()))
+        self.events.put_nowait(life_rules.EngineExited(self.engine.wait(), self.family.oom_kills() - self.oom_before))
 
     # The loop
 
@@ -227,7 +237,7 @@ class Daemon:
             before = self.life
             self.life, effects = step(self.life, event, time.monotonic())
             for effect in effects:
-                self._do(effect)
+                await self._do(effect)
             self._save(changed=before.text != self.life.text or before.phase is not self.life.phase)
         return self.life.status
 
@@ -238,8 +248,7 @@ class Daemon:
             async with asyncio.timeout(pause):
                 return await self.events.get()
         except TimeoutError:
-            if self.engine:
-                reap_adopted(self.engine.pid)
+            reap_adopted(self._children())
             living = own_pids(self.family, self.probe) if self.life.stage else None
             return life_rules.Tick(-1 if living is None else len(living))  # -1: not known, so never "all have ended"
 
@@ -252,11 +261,11 @@ class Daemon:
             path = preset.live_path if self.life.was_ready else preset.ready_path
             try:
                 self.last = await self.looker.look(uuids, path, self._probe_deadline())
+                self.history.append(probe_row(self.last) | {"at": round(time.time(), 1)})
                 self.events.put_nowait(life_rules.Looked(self.last))
             except BlindError as error:
                 self.journal.tell(Event("sight-partial", str(error)))
-            if self.engine:
-                reap_adopted(self.engine.pid)
+            reap_adopted(self._children())
             await asyncio.sleep(self._interval())
 
     def _probe_deadline(self) -> float:
@@ -273,7 +282,7 @@ class Daemon:
 
     # Effects
 
-    def _do(self, effect: life_rules.Effect) -> None:
+    async def _do(self, effect: life_rules.Effect) -> None:
         match effect:
             case life_rules.Notify(lines, status):
                 self.notifier.send(*lines, *((status_line(status),) if status else ()))
@@ -283,10 +292,41 @@ class Daemon:
                 self._signal_main()
             case life_rules.SignalAll(kill):
                 self._signal_all(signal.SIGKILL if kill else signal.SIGTERM)
+            case life_rules.RunBefore():
+                self.keeping_away = asyncio.create_task(self._run_before())
+            case life_rules.Gather(why):
+                await self._gather(why)
             case life_rules.Finish():
                 pass  # the loop sees the status in the state
             case _:
                 assert_never(effect)
+
+    async def _run_before(self) -> None:
+        """stop.before, with the engine's environment but none of the service manager's; its time is the machine's to watch."""
+        command = self.config.stop.before or ()
+        environment = engine_environment(os.environ, {}, self.unit, self.state.run)
+        try:
+            self.before = await asyncio.to_thread(start, command, environment, self.layout.config(self.unit))
+        except LifecycleError as error:
+            self.events.put_nowait(life_rules.BeforeEnded(f"cannot be run: {error.message}"))
+            return
+        status = await ended(self.before)
+        self.events.put_nowait(life_rules.BeforeEnded(f"exited with status {status}" if status else ""))
+
+    async def _gather(self, why: str) -> None:
+        """Evidence, before anything is signalled. It fails nothing: a run that ends has to end."""
+        living = own_pids(self.family, self.probe) or {}
+        scene = Scene(why, living, self.looker.view, list(self.history), (), self.config.server.command[0])
+        try:
+            folder = await asyncio.to_thread(self.evidence.gather, scene)
+        except OSError as error:
+            self.journal.tell(Event("sight-partial", f"no evidence of this is kept: {error}"))
+            return
+        self.journal.tell(Event("evidence-kept", f"evidence of this is kept in {folder}"))
+
+    def _children(self) -> set[int]:
+        """Whose end is waited for elsewhere."""
+        return {child.pid for child in (self.engine, self.before) if child}
 
     def _signal_main(self) -> None:
         if self.engine and self.engine.poll() is None:
@@ -317,6 +357,9 @@ class Daemon:
             watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watcher
+        if self.keeping_away:
+            self.keeping_away.cancel()
+            await asyncio.wait({self.keeping_away})
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
         await self.looker.close()
@@ -324,41 +367,4 @@ class Daemon:
             self._signal_all(signal.SIGKILL)  # only after a defect of ours: nothing may outlive its watcher
             self.engine.wait()
         self.probe.close()
-        if self.engine:
-            reap_adopted(self.engine.pid)
-
-
-def state_fields(life: Life, look: Look | None, view: GpuView | None, gpus: tuple[Gpu, ...]) -> dict[str, object]:
-    """What ``status --json`` shows beside the phase."""
-    seen = {gpu.uuid: gpu for gpu in view.gpus} if view else {}
-    shown = [
-        {
-            "uuid": gpu.uuid,
-            "index": gpu.index,
-            "memory_total": gpu.total,
-            "memory_used": seen[gpu.uuid].used if gpu.uuid in seen else None,
-            "memory_own": life.memory.get(gpu.uuid),
-        }
-        for gpu in gpus
-    ]
-    probes = []
-    if look:
-        health = look.health
-        probes = [
-            {
-                "probe": "health",
-                "ok": health.ok,
-                "code": health.code,
-                "text": health.text,
-                "seconds": round(health.seconds, 3),
-            }
-        ]
-    return {
-        "gpus": shown,
-        "probes": probes,
-        "progress": None,
-        "eta": None,
-        "engine_pid": life.engine or None,
-        "failed_starts": life.failed_starts,
-        "refusal": None,
-    }
+        reap_adopted(self._children())

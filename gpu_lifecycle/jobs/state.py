@@ -8,11 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_lifecycle.errors import Exit, LifecycleError
-from gpu_lifecycle.facts import Layout, Phase, UnitName
+from gpu_lifecycle.facts import Gpu, GpuView, Layout, Phase, UnitName
+from gpu_lifecycle.rules.budget import Budget, known
 from gpu_lifecycle.system.files import read_state, write_state
+
+if TYPE_CHECKING:
+    from gpu_lifecycle.rules.lifecycle import Life
+    from gpu_lifecycle.rules.readiness import Look
 
 SCHEMA = 1
 
@@ -51,8 +56,13 @@ class StateFile:
         return bool(self.run) and self.document.get("allowed") == self.run
 
     @property
-    def failed_starts(self) -> int:
-        return max(0, int(self.document.get("failed_starts", 0)))
+    def budget(self) -> Budget:
+        """What the chain of restarts has used up."""
+        document = self.document
+        return known(document.get("failed_starts", 0), document.get("same_failures", 0), document.get("failure") or "")
+
+    def keep_budget(self, budget: Budget) -> None:
+        self.document |= {"failed_starts": budget.failed, "same_failures": budget.same, "failure": budget.like}
 
     def save(self, phase: Phase, text: str, **fields: Any) -> str:
         """Writes the document; returns "" or why it could not be written (the caller says so once and goes on)."""
@@ -112,7 +122,48 @@ KINDS: dict[str, Callable[[object], bool]] = {
     "probes": _rows,
     "engine_pid": lambda value: value is None or _whole(value),
     "failed_starts": _whole,
+    "same_failures": _whole,
+    "failure": _text,
     "refusal": _object,
     "allowed": _text,
     "last_end": _object,
 }
+
+
+def state_fields(life: Life, look: Look | None, view: GpuView | None, gpus: tuple[Gpu, ...]) -> dict[str, object]:
+    """What ``status --json`` shows beside the phase."""
+    seen = {gpu.uuid: gpu for gpu in view.gpus} if view else {}
+    shown = [
+        {
+            "uuid": gpu.uuid,
+            "index": gpu.index,
+            "memory_total": gpu.total,
+            "memory_used": seen[gpu.uuid].used if gpu.uuid in seen else None,
+            "memory_own": life.memory.get(gpu.uuid),
+        }
+        for gpu in gpus
+    ]
+    probes = [probe_row(look)] if look else []
+    return {
+        "gpus": shown,
+        "probes": probes,
+        "progress": None,
+        "eta": None,
+        "engine_pid": life.engine or None,
+        "failed_starts": life.budget.failed,
+        "same_failures": life.budget.same,
+        "failure": life.budget.like,
+        "refusal": None,
+    }
+
+
+def probe_row(look: Look) -> dict[str, object]:
+    """One answer of the health endpoint, as ``status --json`` shows it."""
+    health = look.health
+    return {
+        "probe": "health",
+        "ok": health.ok,
+        "code": health.code,
+        "text": health.text,
+        "seconds": round(health.seconds, 3),
+    }

@@ -221,9 +221,14 @@ class Watch(_Section):
 
 
 class Stop(_Section):
-    """``[stop]``: how long running requests may finish before the server is ended."""
+    """``[stop]``: how long running requests may finish before the server is ended.
+
+    ``before`` is run first, for at most ``before_limit``, to keep new requests away.
+    """
 
     drain: _Time = 120.0
+    before: Annotated[tuple[str, ...], PlainValidator(_command)] | None = None
+    before_limit: _SomeTime = 10.0
 
 
 class Config(_Section):

@@ -100,6 +100,17 @@ EVENTS: dict[str, Kind] = {
         "that is being torn down, or by the driver. It is waited for until sweep.memory_deadline; nobody is killed for it.\n"
         "What to do: as the message says. Each GPU: gpu-lifecycle gpus",
     ),
+    "start-delayed": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2c02", NOTICE, "@GPU_LIFECYCLE_UNIT@ waits before it tries again",
+        "Several runs in a row have failed, so each try waits longer than the one before, at most ten minutes. A run that stays\n"
+        "ready for ten minutes ends that, and so does a start by hand, which waits for nothing.\n"
+        "What to do: gpu-lifecycle status @GPU_LIFECYCLE_UNIT@ says how the last run ended.",
+    ),
+    "evidence-kept": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2c03", NOTICE, "Evidence of a failing run was kept",
+        "Before anything was signalled, what the processes were doing, the GPUs and the last probes were written down.\n"
+        "What to do: read it in the folder that the message names. The newest ten are kept.",
+    ),
     "phase-changed": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b0d", INFO, "@GPU_LIFECYCLE_UNIT@ has entered a new phase",
         "The phases of a start are loading, warming and ready; of an end draining and stopping.",

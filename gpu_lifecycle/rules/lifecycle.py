@@ -11,6 +11,7 @@ from typing import assert_never
 
 from gpu_lifecycle.errors import Exit
 from gpu_lifecycle.facts import Identity, Phase
+from gpu_lifecycle.rules.budget import Budget
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.quantity import show_count, show_duration, show_size
 from gpu_lifecycle.rules.readiness import Look, Needs, blind, progress_of, unmet
@@ -19,7 +20,6 @@ LOADING_STOP_GRACE = 3.0  # an engine that is still loading has nothing to drain
 EXTEND_EVERY = 5.0  # seconds between two EXTEND_TIMEOUT_USEC
 EXTEND_MARGIN = 30.0
 PROVEN = 600.0  # seconds of being ready after which a failure is a new one, not the old one again
-MAX_FAILED_STARTS = 5  # in one chain of automatic restarts; loads take minutes, so systemd's own limit never trips
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Limits:
     drain: float
     term_grace: float
     exit_deadline: float
+    before: float = 0.0  # for stop.before, which keeps new requests away; 0: there is none
 
 
 # Events
@@ -52,9 +53,15 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class EngineExited:
-    """``status`` as subprocess gives it: negative for a signal."""
+    """``status`` as subprocess gives it: negative for a signal.
+
+    ``oom``: how many of the unit's processes the kernel has ended for memory in this run. ``words``: the first telling line
+    of the engine's own output.
+    """
 
     status: int
+    oom: int = 0
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,14 @@ class Tick:
     left: int
 
 
-LifeEvent = Started | Looked | EngineExited | StopRequested | Tick
+@dataclass(frozen=True, slots=True)
+class BeforeEnded:
+    """The command of stop.before has ended; ``text`` says how, "" for well."""
+
+    text: str = ""
+
+
+LifeEvent = Started | Looked | EngineExited | StopRequested | BeforeEnded | Tick
 
 # Effects
 
@@ -100,11 +114,23 @@ class SignalAll:
 
 
 @dataclass(frozen=True, slots=True)
+class RunBefore:
+    """The command of stop.before is to be started; BeforeEnded tells its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Evidence is to be kept before anything is signalled: ``why`` the run fails."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     status: Exit
 
 
-Effect = Notify | Tell | SignalMain | SignalAll | Finish
+Effect = Notify | Tell | SignalMain | SignalAll | RunBefore | Gather | Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +160,10 @@ class Life:
     # the end
     failure: str = ""
     stopping: bool = False
+    before: bool = False  # stop.before is running, the engine has not been signalled yet
     stage: int = 0  # 0 not ending, 1 main has SIGTERM, 2 all have SIGTERM, 3 all have SIGKILL
     deadline: float | None = None
-    failed_starts: int = 0
+    budget: Budget = field(default_factory=Budget)
     status: Exit | None = None
 
 
@@ -152,10 +179,12 @@ def step(life: Life, event: LifeEvent, now: float) -> Result:
             return _started(life, pid, now)
         case Looked(look):
             return (life, ()) if life.stage else _in_time(_looked(life, look, now), now)
-        case EngineExited(status):
-            return _exited(life, status, now)
+        case EngineExited():
+            return _exited(life, event, now)
         case StopRequested():
             return _stop(life, now)
+        case BeforeEnded(text):
+            return _drain(life, now, text) if life.before else (life, ())
         case Tick(left):
             return _tick(life, left, now)
         case _:
@@ -285,20 +314,52 @@ def _strike(life: Life, reasons: tuple[str, ...], now: float) -> Result:
 def _fail(life: Life, why: str, now: float) -> Result:
     """The engine is no good: no drain, a short grace for its main process, then the rest."""
     grace = min(life.limits.term_grace, LOADING_STOP_GRACE)
-    return _end(replace(life, failure=why), Phase.STOPPING, f"failed: {why}", grace, now, Event("engine-failed", why))
+    event = Event("engine-failed", why)
+    life, effects = _end(replace(life, failure=why), Phase.STOPPING, f"failed: {why}", grace, now, event)
+    return life, (*effects[:-1], Gather(why), *effects[-1:])  # what is signalled has nothing to show any more
 
 
 def _stop(life: Life, now: float) -> Result:
     if life.stopping:
-        return life, ()
+        return _hurry(life, now)
     life = replace(life, stopping=True)
     if life.stage:
         return life, (Notify(("STOPPING=1",)),)
+    if life.was_ready and life.limits.before:
+        return _keep_away(life, now)
     if life.was_ready:
         text = f"draining: the engine has {show_duration(life.limits.drain)} to finish its requests"
         return _end(life, Phase.DRAINING, text, life.limits.drain, now, Event("stop-requested", f"stop requested, {text}"))
     text = "stopping: the engine was still loading"
     return _end(life, Phase.STOPPING, text, LOADING_STOP_GRACE, now, Event("stop-requested", f"stop requested, {text}"))
+
+
+def _keep_away(life: Life, now: float) -> Result:
+    """First what keeps new requests away, such as a load balancer that is told; then the engine."""
+    limits = life.limits
+    text = f"draining: stop.before has {show_duration(limits.before)} to keep new requests away"
+    life = replace(life, before=True, phase=Phase.DRAINING, since=now, text=text, stage=1, deadline=now + limits.before)
+    rest = limits.before + limits.drain + limits.term_grace + limits.exit_deadline
+    event = Event("stop-requested", f"stop requested, {text}")
+    return life, (Notify(("STOPPING=1", _extend(rest)), text), Tell(event), RunBefore())
+
+
+def _drain(life: Life, now: float, trouble: str) -> Result:
+    """stop.before is over: the engine's main process is told to end."""
+    text = f"draining: the engine has {show_duration(life.limits.drain)} to finish its requests"
+    life = replace(life, before=False, text=text, deadline=now + life.limits.drain)
+    told = (Tell(Event("stop-requested", f"stop.before {trouble}; {text}")),) if trouble else ()
+    return life, (Notify(status=text), *told, SignalMain())
+
+
+def _hurry(life: Life, now: float) -> Result:
+    """Asked to stop again: whoever asks does not want to wait for what is left of this stage."""
+    if life.stage not in (1, 2):
+        return life, ()
+    text = f"stopping: asked again, so {'all get SIGTERM' if life.stage == 1 else 'all are killed'} now"
+    event = Event("stop-requested", text)
+    life, effects = _next_stage(replace(life, before=False, phase=Phase.STOPPING, text=text), now, life.stage + 1)
+    return life, (Notify(status=text), Tell(event), *effects)
 
 
 def _end(life: Life, phase: Phase, text: str, grace: float, now: float, event: Event) -> Result:
@@ -308,16 +369,23 @@ def _end(life: Life, phase: Phase, text: str, grace: float, now: float, event: E
     return life, (Notify(lines, text), Tell(event), SignalMain())
 
 
-def _exited(life: Life, status: int, now: float) -> Result:
-    life = replace(life, engine_gone=True)
-    how = f"was ended by signal {-status}" if status < 0 else f"exited with status {status}"
+def _exited(life: Life, ended: EngineExited, now: float) -> Result:
+    life = replace(life, engine_gone=True, before=False)
     if life.stage == 0:
-        when = "after it was ready" if life.was_ready else f"{show_duration(round(now - life.began, 1))} into the load"
-        life = replace(life, failure=f"the engine {how}, {when}")
+        life = replace(life, failure=_how(life, ended, now))
         text = f"failed: {life.failure}"
         life, effects = _next_stage(replace(life, phase=Phase.STOPPING, since=now, text=text), now, 2)
-        return life, (Notify(status=text), Tell(Event("engine-failed", life.failure)), *effects)
+        return life, (Notify(status=text), Tell(Event("engine-failed", life.failure)), Gather(life.failure), *effects)
     return _next_stage(life, now, 2) if life.stage == 1 else (life, ())
+
+
+def _how(life: Life, ended: EngineExited, now: float) -> str:
+    """An end that nobody asked for, in words; an exit status of 0 makes it no better."""
+    how = f"was ended by signal {-ended.status}" if ended.status < 0 else f"exited with status {ended.status}"
+    if ended.oom:
+        how += f", and the kernel has ended {show_count(ended.oom, 'process')} of this unit for memory (OOM)"
+    when = "after it was ready" if life.was_ready else f"{show_duration(round(now - life.began, 1))} into the load"
+    return f"the engine {how}, {when}" + (f'; it said: "{ended.words}"' if ended.words else "")
 
 
 def _next_stage(life: Life, now: float, stage: int) -> Result:
@@ -333,6 +401,8 @@ def _tick(life: Life, left: int, now: float) -> Result:
         return _finish(life, "all processes of the engine have ended", now)
     if life.deadline is None or now < life.deadline:
         return life, ()
+    if life.before:
+        return _drain(life, now, f"took longer than {show_duration(life.limits.before)}")
     if life.stage == 3:
         return _finish(life, f"{show_count(left, 'process')} left for the post-stop hook", now)
     loading_or_failed = life.stage == 1 and life.phase is not Phase.DRAINING
@@ -371,11 +441,11 @@ def _finish(life: Life, text: str, now: float) -> Result:
         status, text = Exit.OK, f"stopped: {text}"
         life = replace(life, phase=Phase.STOPPING)
     else:
-        failed = 1 if _proven(life, now) else life.failed_starts + 1
-        status = Exit.UNAVAILABLE if failed >= MAX_FAILED_STARTS else Exit.TEMPFAIL
+        budget = life.budget.after(life.failure, proven=_proven(life, now))
+        status = Exit.UNAVAILABLE if budget.spent else Exit.TEMPFAIL
         text = f"failed: {life.failure}; {text}"
-        if status is Exit.UNAVAILABLE:
-            text += f"; {failed} runs in a row failed, none ready for {show_duration(PROVEN)}: mend the cause, then start it"
-        life = replace(life, phase=Phase.FAILED, failed_starts=failed)
+        if budget.spent:
+            text += f"; {budget.spent}, none ready for {show_duration(PROVEN)}: mend the cause, then start it"
+        life = replace(life, phase=Phase.FAILED, budget=budget)
     life = replace(life, status=status, text=text, since=now)
     return life, (Notify(status=text), Tell(Event("stopped", text)), Finish(status))

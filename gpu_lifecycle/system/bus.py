@@ -53,7 +53,7 @@ _LOST = (errno.ENOTCONN, errno.ETIMEDOUT, errno.ECONNRESET, errno.EPIPE, errno.E
 class UnitState:
     """One unit as systemd sees it (the properties of the same names).
 
-    ``invocation_id`` is hex, "" where it never ran; the last four keep their defaults for what is no service.
+    ``invocation_id`` is hex, "" where it never ran; the last ones keep their defaults for what is no service.
     """
 
     load: str
@@ -64,6 +64,7 @@ class UnitState:
     n_restarts: int = 0
     result: str = ""
     exec_main_status: int = 0
+    restart: float = 0.0  # RestartSec=, in seconds
     control_group: str = ""  # as /proc/PID/cgroup shows it; "" where the unit has none now
 
 
@@ -163,6 +164,7 @@ class Bus:
             state,
             main_pid=self._get(path, _SERVICE, b"MainPID", b"u"),
             n_restarts=self._get(path, _SERVICE, b"NRestarts", b"u"),
+            restart=self._get(path, _SERVICE, b"RestartUSec", b"t") / 1e6,
             result=_text(self._get(path, _SERVICE, b"Result", b"s")),
             exec_main_status=self._get(path, _SERVICE, b"ExecMainStatus", b"i"),
             control_group=_text(self._get(path, _SERVICE, b"ControlGroup", b"s")),

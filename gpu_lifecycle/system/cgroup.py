@@ -42,3 +42,12 @@ class Cgroup:
             except OSError as error:
                 raise BlindError(f"cannot read the members of cgroup {self.path}: {error.strerror}") from error
         return found
+
+    def oom_kills(self) -> int | None:
+        """How many processes in it the kernel has ended for memory (memory.events of cgroup-v2); None: not counted here."""
+        try:
+            with open(f"{self.folder}/memory.events", encoding="ascii") as file:
+                counts = dict(line.split() for line in file)
+            return int(counts["oom_kill"])
+        except (OSError, ValueError, KeyError):
+            return None

@@ -5,11 +5,12 @@ The daemon's user may signal only its own; nothing else is ever tried. All signa
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from gpu_lifecycle.errors import ConfigError, LifecycleError
 from gpu_lifecycle.facts import Identity, UnitName
@@ -70,12 +71,32 @@ def start(command: tuple[str, ...], environment: Mapping[str, str], config_file:
         ) from error
 
 
+async def ended(process: subprocess.Popen[bytes]) -> int:
+    """Waits for the end of a child; cancelled, it ends it. Returns its exit status."""
+    loop = asyncio.get_running_loop()
+    pidfd = os.pidfd_open(process.pid)
+    done = asyncio.Event()
+    loop.add_reader(pidfd, done.set)
+    try:
+        await done.wait()
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+        process.kill()
+        status = process.wait()
+    return status
+
+
 class Family:
     """The unit's processes but the daemon and its helpers: by cgroup under systemd, by descent without it."""
 
     def __init__(self, proc: Proc, cgroup: Cgroup | None) -> None:
         self.proc = proc
         self.cgroup = cgroup if cgroup and cgroup.usable else None
+
+    def oom_kills(self) -> int:
+        """How many of them the kernel has ended for memory, as far as it counts here."""
+        return (self.cgroup.oom_kills() or 0) if self.cgroup else 0
 
     def pids(self, without: Iterable[int]) -> set[int]:
         """Raises BlindError where the cgroup cannot be read."""
@@ -106,11 +127,11 @@ class Family:
         return refused
 
 
-def reap_adopted(engine: int) -> None:
-    """Collects ended children that are not the engine itself: grandchildren that became ours."""
+def reap_adopted(own: Collection[int]) -> None:
+    """Collects ended children that are not ``own``, which others wait for: grandchildren that became ours."""
     with contextlib.suppress(ChildProcessError):
         while True:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if ended is None or ended.si_pid == engine:
+            if ended is None or ended.si_pid in own:
                 return
             os.waitpid(ended.si_pid, os.WNOHANG)

@@ -206,3 +206,37 @@ def _unwritable(path: str, error: OSError) -> LifecycleError:
         return NotPermittedError(f"cannot write {path}: {reason}", hint="run this as root or as the unit's user")
     hint = _WRITE_HINTS.get(error.errno or 0, "look at its directory: ls -ld {0}").format(os.path.dirname(path))
     return LifecycleError(f"cannot write {path}: {reason}", hint=hint)
+
+
+def write_evidence(folder: str, name: str, files: dict[str, bytes], kept: int) -> None:
+    """Writes ``files`` into a new folder ``name`` in ``folder``, and removes the oldest beyond ``kept``. Raises OSError.
+
+    Only where ``folder`` is this user's own: root, who may run a unit by hand, is not to write where another may plant links.
+    """
+    fd = _open_directory(folder, os.O_NOFOLLOW)
+    try:
+        if os.fstat(fd).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it belongs to another user", folder)
+        os.mkdir(name, 0o750, dir_fd=fd)
+        inner = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
+        try:
+            for file, data in files.items():
+                _replace(inner, file, data)
+        finally:
+            os.close(inner)
+        for old in sorted(os.listdir(fd))[:-kept]:
+            _remove_folder(fd, old)
+    finally:
+        os.close(fd)
+
+
+def _remove_folder(above: int, name: str) -> None:
+    """One folder with its plain files. What is of another shape there is left."""
+    with suppress(OSError):
+        fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+        try:
+            for file in os.listdir(fd):
+                os.unlink(file, dir_fd=fd)
+        finally:
+            os.close(fd)
+        os.rmdir(name, dir_fd=above)

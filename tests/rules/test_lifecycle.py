@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_lifecycle.errors import Exit
 from gpu_lifecycle.facts import Identity, Phase
+from gpu_lifecycle.rules.budget import Budget
 from gpu_lifecycle.rules.lifecycle import (
+    BeforeEnded,
     Effect,
     EngineExited,
     Finish,
+    Gather,
     Life,
     LifeEvent,
     Limits,
     Looked,
     Notify,
+    RunBefore,
     SignalAll,
     SignalMain,
     Started,
@@ -56,6 +62,9 @@ STOP_US = "EXTEND_TIMEOUT_USEC=73000000"
 DRAIN_US = "EXTEND_TIMEOUT_USEC=190000000"
 
 
+ALIKE = "the engine exited with status N, N into the load"
+
+
 def words(effects: tuple[Effect, ...]) -> list[str]:
     said: list[str] = []
     for effect in effects:
@@ -68,6 +77,10 @@ def words(effects: tuple[Effect, ...]) -> list[str]:
                 said.append("M")
             case SignalAll(kill):
                 said.append("K" if kill else "A")
+            case RunBefore():
+                said.append("B")
+            case Gather():
+                said.append("G")
             case Finish(status):
                 said.append(f"F:{int(status)}")
     return said
@@ -119,20 +132,20 @@ DRAINING = live((1200, STOP, f"STOPPING=1 {DRAIN_US} S T:stop-requested M"), lif
         pytest.param(
             None,
             [BEGIN, (1010, seen(1, Socket(), REFUSED), STALL_US + " S"), (1610, Tick(3), ""),
-             (1610.1, Tick(3), "S T:engine-failed M")],
+             (1610.1, Tick(3), "S T:engine-failed G M")],
             "stopping", "no progress for ready.stall, 10min", id="stall",
         ),
         pytest.param(
-            None, [BEGIN, (1600, EMPTY, "S"), (1600.1, Tick(3), "S T:engine-failed M")],
+            None, [BEGIN, (1600, EMPTY, "S"), (1600.1, Tick(3), "S T:engine-failed G M")],
             "stopping", "no progress", id="looks without progress do not put a stall off",
         ),
         pytest.param(
             None,
             [BEGIN, *((1000 + 500 * at, seen(at * 0.1, Socket(), REFUSED), STALL_US + " S") for at in range(1, 8)),
-             (4600, Tick(3), ""), (4600.1, Tick(3), "S T:engine-failed M")],
+             (4600, Tick(3), ""), (4600.1, Tick(3), "S T:engine-failed G M")],
             "stopping", "not ready within ready.ceiling, 1h", id="ceiling in spite of progress",
         ),
-        pytest.param(None, [BEGIN, (1600.1, EMPTY, "S S T:engine-failed M")], "stopping", "no progress", id="late look"),
+        pytest.param(None, [BEGIN, (1600.1, EMPTY, "S S T:engine-failed G M")], "stopping", "no progress", id="late look"),
         pytest.param(None, [BEGIN, (9000, GOOD, "READY=1 WATCHDOG=1 S T:ready")], "ready", "ready:", id="late, but ready"),
         pytest.param(None, [BEGIN, (1700, seen(1, Socket(), REFUSED), STALL_US + " S")], "loading", "", id="late progress"),
         pytest.param(None, [(9e9, Tick(0), "")], "loading", "starting the engine", id="no stall before there is an engine"),
@@ -147,14 +160,14 @@ DRAINING = live((1200, STOP, f"STOPPING=1 {DRAIN_US} S T:stop-requested M"), lif
         ),
         pytest.param(
             READY,
-            [(1105, SICK, "S T:suspect"), (1110, seen(0.5), "S T:suspect"), (1115, SICK, "S T:engine-failed M")],
+            [(1105, SICK, "S T:suspect"), (1110, seen(0.5), "S T:suspect"), (1115, SICK, "S T:engine-failed G M")],
             "stopping", "failed: 3 checks in a row failed: the health endpoint says: status 503", id="struck out",
         ),
         pytest.param(
-            READY, [(1105, seen(gone=1), "S T:engine-failed M")], "stopping", "failed: lost 1 of 2 workers (pid 11)",
+            READY, [(1105, seen(gone=1), "S T:engine-failed G M")], "stopping", "failed: lost 1 of 2 workers (pid 11)",
             id="a lost worker under a green health",
         ),
-        pytest.param(READY, [(1400, seen(gone=2), "S T:engine-failed M")], "stopping", "(pid 11, 12)", id="lost in a gap"),
+        pytest.param(READY, [(1400, seen(gone=2), "S T:engine-failed G M")], "stopping", "(pid 11, 12)", id="lost in a gap"),
         pytest.param(
             READY, [(1105, seen(nvml="hung"), "WATCHDOG=1 T:nvml-trouble"), (1110, seen(nvml="hung"), "WATCHDOG=1"),
                     (1115, GOOD, "WATCHDOG=1"), (1120, seen(nvml="hung"), "WATCHDOG=1 T:nvml-trouble")],
@@ -166,16 +179,16 @@ DRAINING = live((1200, STOP, f"STOPPING=1 {DRAIN_US} S T:stop-requested M"), lif
         ),
         pytest.param(READY, [(1125, SICK, "S T:suspect")], "suspect", "check 1 of 3", id="a slow look is no gap"),
         pytest.param(
-            None, [BEGIN, (1030, EngineExited(1), "S T:engine-failed A"), (1031, Tick(2), ""), (1039.9, Tick(2), ""),
+            None, [BEGIN, (1030, EngineExited(1), "S T:engine-failed G A"), (1031, Tick(2), ""), (1039.9, Tick(2), ""),
                    (1040, Tick(2), "S T:engine-killed K"), (1069.9, Tick(1), ""), (1070, Tick(1), "S T:stopped F:75")],
             "failed", "failed: the engine exited with status 1, 30s into the load; 1 process left", id="exit while loading",
         ),
         pytest.param(
-            READY, [(1130, EngineExited(-9), "S T:engine-failed A"), (1131, Tick(0), "S T:stopped F:75")],
+            READY, [(1130, EngineExited(-9), "S T:engine-failed G A"), (1131, Tick(0), "S T:stopped F:75")],
             "failed", "failed: the engine was ended by signal 9, after it was ready", id="exit once ready",
         ),
         pytest.param(
-            READY, [(1130, EngineExited(0), "S T:engine-failed A"), (1131, Tick(0), "S T:stopped F:75")],
+            READY, [(1130, EngineExited(0), "S T:engine-failed G A"), (1131, Tick(0), "S T:stopped F:75")],
             "failed", "exited with status 0, after it was ready", id="a clean exit that nobody asked for is a failure",
         ),
         pytest.param(
@@ -191,7 +204,7 @@ DRAINING = live((1200, STOP, f"STOPPING=1 {DRAIN_US} S T:stop-requested M"), lif
         ),
         pytest.param(
             DRAINING,
-            [(1200, STOP, ""), (1210, SICK, ""), (1210, seen(gone=2), ""), (1319, Tick(3), ""), (1320, Tick(3), "A"),
+            [(1210, SICK, ""), (1210, seen(gone=2), ""), (1319, Tick(3), ""), (1320, Tick(3), "A"),
              (1325, EngineExited(-15), ""), (1330, Tick(2), "S T:engine-killed K"), (1360, Tick(2), "S T:stopped F:0")],
             "stopping", "2 processes left for the post-stop hook", id="drain deadline, TERM, KILL, give up",
         ),
@@ -206,12 +219,12 @@ DRAINING = live((1200, STOP, f"STOPPING=1 {DRAIN_US} S T:stop-requested M"), lif
             "draining", "draining: the engine has 2min to finish its requests", id="stop while suspect drains",
         ),
         pytest.param(
-            READY, [(1105, seen(gone=1), "S T:engine-failed M"), (1106, STOP, "STOPPING=1"), (1107, STOP, ""),
+            READY, [(1105, seen(gone=1), "S T:engine-failed G M"), (1106, STOP, "STOPPING=1"),
                     (1108, Tick(1), "S T:engine-killed K"), (1109, EngineExited(-9), ""), (1110, Tick(0), "S T:stopped F:0")],
             "stopping", "stopped:", id="stop while failing",
         ),
         pytest.param(
-            None, [BEGIN, (1010, EngineExited(1), "S T:engine-failed A"), (1011, STOP, "STOPPING=1"),
+            None, [BEGIN, (1010, EngineExited(1), "S T:engine-failed G A"), (1011, STOP, "STOPPING=1"),
                    (1011, EngineExited(1), ""), (1012, Tick(0), "S T:stopped F:0")],
             "stopping", "stopped:", id="stop after the exit",
         ),
@@ -226,29 +239,76 @@ def test_story(first: Life | None, moments: list[tuple[float, LifeEvent, str]], 
 @pytest.mark.parametrize(("before", "status", "kept"), [(0, 75, 1), (3, 75, 4), (4, 69, 5), (9, 69, 10)])
 def test_failed_starts_in_a_row_end_the_tries(before: int, status: int, kept: int) -> None:
     life = live(
-        BEGIN, (1010, EngineExited(1), "S T:engine-failed A"), (1011, Tick(0), f"S T:stopped F:{status}"),
-        life=Life(LIMITS, failed_starts=before),
+        BEGIN, (1010, EngineExited(1), "S T:engine-failed G A"), (1011, Tick(0), f"S T:stopped F:{status}"),
+        life=Life(LIMITS, budget=Budget(before, before, ALIKE)),
     )  # fmt: skip
-    assert life.failed_starts == kept
+    assert life.budget.failed == kept
     assert ("mend the cause" in life.text) is (status == 69)
 
 
 @pytest.mark.parametrize(("seconds", "status", "kept"), [(10, 69, 5), (599, 69, 5), (600, 75, 1), (90000, 75, 1)])
 def test_only_a_long_ready_run_ends_the_row(seconds: int, status: int, kept: int) -> None:
     """A crash right after READY is the same crash again; after ten good minutes it is a new one."""
-    ready = live(BEGIN, LOADED, life=Life(LIMITS, failed_starts=4))
+    alike = "the engine exited with status N, after it was ready"
+    ready = live(BEGIN, LOADED, life=Life(LIMITS, budget=Budget(4, 4, alike)))
     end = 1100 + seconds
-    life = live((end, EngineExited(1), "S T:engine-failed A"), (end, Tick(0), f"S T:stopped F:{status}"), life=ready)
-    assert life.failed_starts == kept
+    life = live((end, EngineExited(1), "S T:engine-failed G A"), (end, Tick(0), f"S T:stopped F:{status}"), life=ready)
+    assert life.budget.failed == kept
 
 
 def test_a_requested_stop_is_no_failed_start() -> None:
     life = live(
         BEGIN, (1010, STOP, f"STOPPING=1 {STOP_US} S T:stop-requested M"), (1011, EngineExited(1), "A"),
         (1012, Tick(0), "S T:stopped F:0"),
-        life=Life(LIMITS, failed_starts=4),
+        life=Life(LIMITS, budget=Budget(4, 4, ALIKE)),
     )  # fmt: skip
-    assert (life.status, life.failed_starts) == (Exit.OK, 4)
+    assert (life.status, life.budget.failed) == (Exit.OK, 4)
+
+
+BEFORE = replace(LIMITS, before=20)
+KEPT_AWAY = "STOPPING=1 EXTEND_TIMEOUT_USEC=210000000 S T:stop-requested B"
+
+
+@pytest.mark.parametrize(
+    ("moments", "text"),
+    [
+        ([(1205, BeforeEnded(), "S M"), (1210, BeforeEnded(), ""), (1300, Tick(1), "")], "draining: the engine has 2min"),
+        ([(1205, BeforeEnded("exited with status 1"), "S T:stop-requested M"), (1325.1, Tick(1), "A")], "draining: the engine"),
+        ([(1219, Tick(3), ""), (1220, Tick(3), "S T:stop-requested M")], "draining: the engine has 2min"),
+        ([(1205, EngineExited(0), "A"), (1206, BeforeEnded(), ""), (1207, Tick(0), "S T:stopped F:0")], "stopped: all"),
+        ([(1201, STOP, "S T:stop-requested A"), (1202, BeforeEnded(), ""), (1203, STOP, "S T:stop-requested K"),
+          (1204, STOP, "")], "stopping: asked again, so all are killed now"),
+    ],
+    ids=["then the engine", "it fails", "it takes too long", "the engine ends by itself", "asked again"],
+)  # fmt: skip
+def test_what_keeps_requests_away_comes_first(moments: list[tuple[float, LifeEvent, str]], text: str) -> None:
+    ready = live(BEGIN, LOADED, life=Life(BEFORE))
+    life = live((1200, STOP, KEPT_AWAY), *moments, life=ready)
+    assert text in life.text
+
+
+def test_asked_again_the_drain_is_cut_short() -> None:
+    life = live(
+        (1201, STOP, "S T:stop-requested A"), (1202, STOP, "S T:stop-requested K"), (1203, STOP, ""),
+        (1204, EngineExited(-9), ""), (1205, Tick(0), "S T:stopped F:0"), life=DRAINING,
+    )  # fmt: skip
+    assert life.status is Exit.OK
+
+
+@pytest.mark.parametrize(
+    ("ended", "text"),
+    [
+        (EngineExited(1), "the engine exited with status 1, 10s into the load"),
+        (
+            EngineExited(-9, oom=2),
+            "was ended by signal 9, and the kernel has ended 2 processes of this unit for memory (OOM), 10s",
+        ),
+        (EngineExited(1, words="RuntimeError: x"), '10s into the load; it said: "RuntimeError: x"'),
+    ],
+)
+def test_an_end_is_told_with_its_evidence(ended: EngineExited, text: str) -> None:
+    life = live(BEGIN, (1010, ended, "S T:engine-failed G A"))
+    assert text in life.failure
 
 
 @pytest.mark.parametrize("event", [STARTED, GOOD, EngineExited(1), STOP, Tick(0), Tick(5)])
@@ -258,7 +318,7 @@ def test_nothing_is_done_after_the_end(event: LifeEvent) -> None:
 
 
 EVENTS = st.one_of(
-    st.just(STOP),
+    st.sampled_from([STOP, BeforeEnded()]),
     st.sampled_from([Tick(0), Tick(1), Tick(7)]),
     st.sampled_from([EngineExited(0), EngineExited(1), EngineExited(-9)]),
     st.sampled_from([EMPTY, GOOD, SICK]),
@@ -272,14 +332,14 @@ EVENTS = st.one_of(
     ),
 )
 STEPS = st.lists(st.tuples(st.sampled_from([0, 0.1, 1, 5, 29, 700]), EVENTS), max_size=40)
-ENDING = {"STOPPING=1", "S", "T:engine-killed", "T:stopped", "A", "K", "M"}
+ENDING = {"STOPPING=1", "S", "G", "B", "T:engine-killed", "T:stop-requested", "T:stopped", "A", "K", "M"}
 
 
 @given(STEPS, st.integers(0, 6))
 @settings(max_examples=400)
 def test_no_sequence_lies_or_hangs(steps: list[tuple[float, LifeEvent]], before: int) -> None:
     now = 1000.0
-    life, _ = step(Life(LIMITS, failed_starts=before), STARTED, now)
+    life, _ = step(Life(LIMITS, budget=Budget(before, before, ALIKE)), STARTED, now)
     ready = 0
     for gap, event in steps:
         now += gap

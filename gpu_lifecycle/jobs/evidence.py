@@ -1,0 +1,142 @@
+"""Evidence of a failing run, kept before anything of it is signalled: what is signalled has nothing to show any more.
+
+One folder for each incident below ``/var/lib/gpu-lifecycle/NAME/incidents``, the newest ten. Bounded in time and size, and
+never in the way: what cannot be had or written is left out, and said.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_lifecycle.facts import GpuView, Identity, Layout, UnitName
+from gpu_lifecycle.rules.text import printable, redact
+from gpu_lifecycle.system.files import write_evidence
+from gpu_lifecycle.system.patience import Patience
+from gpu_lifecycle.system.procfs import Proc
+from gpu_lifecycle.system.threads import look_closely
+
+SECONDS = 6.0  # for all of it, twice that where it hangs
+STACK_SECONDS = 3.0
+PROCESSES = 32
+KEPT = 10
+LIMIT = 256 * 1024  # of one file
+LINES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What the daemon knows at that moment. ``probes`` are flat rows, oldest first; ``output`` the engine's last lines."""
+
+    why: str
+    processes: Mapping[int, Identity]
+    view: GpuView | None = None
+    probes: Sequence[Mapping[str, object]] = ()
+    output: Sequence[str] = ()
+    engine: str = ""  # the program, beside which a py-spy may lie
+
+
+@dataclass
+class Evidence:
+    """Where one run's evidence goes."""
+
+    layout: Layout
+    unit: UnitName
+    run: str
+    proc: Proc
+    patience: Patience = field(default_factory=lambda: Patience(SECONDS))
+
+    def gather(self, scene: Scene) -> str:
+        """Keeps it and returns the folder. Raises OSError where that cannot be done, also in time."""
+        return self.patience.one(os.getpid(), lambda _: self._gather(scene))
+
+    def _gather(self, scene: Scene) -> str:
+        now = datetime.datetime.now(datetime.UTC)
+        name = f"{now:%Y%m%dT%H%M%S.%f}Z-{''.join(c for c in self.run if c.isalnum())[:8]}"
+        processes = self._processes(scene.processes)
+        document = {
+            "schema": 1,
+            "unit": self.unit.service,
+            "run": self.run,
+            "at": now.isoformat(timespec="seconds"),
+            "why": printable(scene.why, 2000),
+            "processes": processes,
+            "gpus": _gpus(scene.view),
+            "probes": list(scene.probes),
+        }
+        stacks = _stacks(list(scene.processes), scene.engine)
+        files = {
+            "incident.json": json.dumps(document, indent=1),
+            "output.txt": "\n".join(redact(printable(line, 1000)) for line in scene.output[-LINES:]),
+            "stacks.txt": stacks,
+        }
+        folder = f"{self.layout.var_dir(self.unit)}/incidents"
+        kept = {file: text[:LIMIT].encode("utf-8", "backslashreplace") for file, text in files.items() if text}
+        write_evidence(folder, name, kept, KEPT)
+        return f"{folder}/{name}"
+
+    def _processes(self, processes: Mapping[int, Identity]) -> list[dict[str, Any]]:
+        return [self._process(identity) for _, identity in sorted(processes.items())[:PROCESSES]]
+
+    def _process(self, identity: Identity) -> dict[str, Any]:
+        stat = self.proc.stat(identity.pid)
+        threads = look_closely(identity, self.proc).threads
+        where = Counter(f"{thread.state} {thread.where or 'running'}" for thread in threads)
+        title = self.proc.title(identity.pid, stat) if stat else ""
+        return {
+            "pid": identity.pid,
+            "title": title,
+            "state": stat.state if stat else "",
+            "threads": dict(where.most_common(20)),
+        }
+
+
+def _gpus(view: GpuView | None) -> list[dict[str, object]]:
+    if view is None:
+        return []
+    if view.error:
+        return [{"error": view.error.text}]
+    return [
+        {
+            "uuid": gpu.uuid,
+            "index": gpu.index,
+            "memory_total": gpu.total,
+            "memory_used": gpu.used,
+            "processes": [[entry.pid, entry.memory] for entry in gpu.processes or ()],
+            "error": gpu.error.text if gpu.error else None,
+        }
+        for gpu in view.gpus
+    ]
+
+
+def _stacks(pids: Sequence[int], engine: str) -> str:
+    """Python stacks of the processes, where py-spy lies beside the engine's program or in PATH, and may look."""
+    beside = os.path.join(os.path.dirname(engine), "py-spy")
+    program = beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    if not program:
+        return ""
+    until, parts = time.monotonic() + STACK_SECONDS, []
+    for pid in sorted(pids)[:PROCESSES]:
+        left = until - time.monotonic()
+        if left <= 0:
+            parts.append("out of time\n")
+            break
+        parts.append(_stack(program, pid, left))
+    return "\n".join(parts)
+
+
+def _stack(program: str, pid: int, seconds: float) -> str:
+    words = [program, "dump", "--nonblocking", "--pid", str(pid)]
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"process {pid}: {error}\n"
+    return f"process {pid}:\n" + (done.stdout or done.stderr).decode("utf-8", "backslashreplace")
