@@ -51,6 +51,11 @@ class StateFile:
         return bool(self.run) and self.document.get("allowed") == self.run
 
     @property
+    def kernel_log(self) -> str:
+        """Why the pre-start hook of this run could not hand the kernel log over; "" where it could, or was not asked."""
+        return str(self.document.get("kernel_log") or "") if self.allowed else ""
+
+    @property
     def failed_starts(self) -> int:
         return max(0, int(self.document.get("failed_starts", 0)))
 
@@ -114,5 +119,6 @@ KINDS: dict[str, Callable[[object], bool]] = {
     "failed_starts": _whole,
     "refusal": _object,
     "allowed": _text,
+    "kernel_log": _text,
     "last_end": _object,
 }

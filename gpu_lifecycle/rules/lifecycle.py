@@ -14,6 +14,8 @@ from gpu_lifecycle.facts import Identity, Phase
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.quantity import show_count, show_duration, show_size
 from gpu_lifecycle.rules.readiness import Look, Needs, blind, progress_of, unmet
+from gpu_lifecycle.rules.xid import KernelSays
+from gpu_lifecycle.rules.xid_codes import Act
 
 LOADING_STOP_GRACE = 3.0  # an engine that is still loading has nothing to drain, and its main process dies at once
 EXTEND_EVERY = 5.0  # seconds between two EXTEND_TIMEOUT_USEC
@@ -69,7 +71,7 @@ class Tick:
     left: int
 
 
-LifeEvent = Started | Looked | EngineExited | StopRequested | Tick
+LifeEvent = Started | Looked | EngineExited | StopRequested | KernelSays | Tick
 
 # Effects
 
@@ -133,6 +135,7 @@ class Life:
     memory: Mapping[str, int | None] = field(default_factory=dict)
     # the end
     failure: str = ""
+    refusal: str = ""  # why no restart can help, with what the host has to do
     stopping: bool = False
     stage: int = 0  # 0 not ending, 1 main has SIGTERM, 2 all have SIGTERM, 3 all have SIGKILL
     deadline: float | None = None
@@ -156,6 +159,8 @@ def step(life: Life, event: LifeEvent, now: float) -> Result:
             return _exited(life, status, now)
         case StopRequested():
             return _stop(life, now)
+        case KernelSays():
+            return _kernel_says(life, event, now)
         case Tick(left):
             return _tick(life, left, now)
         case _:
@@ -288,6 +293,17 @@ def _fail(life: Life, why: str, now: float) -> Result:
     return _end(replace(life, failure=why), Phase.STOPPING, f"failed: {why}", grace, now, Event("engine-failed", why))
 
 
+def _kernel_says(life: Life, said: KernelSays, now: float) -> Result:
+    """The evidence is told in every phase, and a broken GPU is remembered; the first that ends the run is its reason."""
+    told = tuple(Tell(event) for event in said.events)
+    if said.act is Act.REFUSE and not life.refusal:
+        life = replace(life, refusal=said.text)
+    if said.act is Act.LOG or life.stage:
+        return life, told
+    life, effects = _fail(life, said.text, now)
+    return life, (*told, *effects)
+
+
 def _stop(life: Life, now: float) -> Result:
     if life.stopping:
         return life, ()
@@ -372,9 +388,11 @@ def _finish(life: Life, text: str, now: float) -> Result:
         life = replace(life, phase=Phase.STOPPING)
     else:
         failed = 1 if _proven(life, now) else life.failed_starts + 1
-        status = Exit.UNAVAILABLE if failed >= MAX_FAILED_STARTS else Exit.TEMPFAIL
+        status = Exit.UNAVAILABLE if failed >= MAX_FAILED_STARTS or life.refusal else Exit.TEMPFAIL
         text = f"failed: {life.failure}; {text}"
-        if status is Exit.UNAVAILABLE:
+        if life.refusal:
+            text = f"failed: {life.refusal}"
+        elif status is Exit.UNAVAILABLE:
             text += f"; {failed} runs in a row failed, none ready for {show_duration(PROVEN)}: mend the cause, then start it"
         life = replace(life, phase=Phase.FAILED, failed_starts=failed)
     life = replace(life, status=status, text=text, since=now)
