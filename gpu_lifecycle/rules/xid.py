@@ -17,16 +17,19 @@ from gpu_lifecycle.rules.xid_codes import CODES, LOST, RECOVERY, UNKNOWN, UNKNOW
 
 LINE_LIMIT = 300
 
+_FLAGS = re.ASCII | re.IGNORECASE | re.DOTALL
 _PCI = r"(?:PCI:)?((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)"
 _XID = re.compile(
     rf"NVRM: Xid \({_PCI}(?: GPU-I:([0-9a-f]{{1,4}}))?(?: GPU-CI:([0-9a-f]{{1,4}}))?\): (\d{{1,6}})(?![\d.])(.*)",
-    re.IGNORECASE | re.DOTALL,
+    _FLAGS,
 )
-_SXID = re.compile(rf"nvidia-nvswitch\d+: SXid \({_PCI}\): (\d{{1,6}})(?![\d.])(.*)", re.IGNORECASE | re.DOTALL)
-_LOST = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_PCI}(?![0-9a-f.]|:[0-9a-f]).*?\bfallen off the bus", re.IGNORECASE | re.DOTALL)
-_PROCESS = re.compile(r", pid='?(\d{1,10}|<unknown>)'?(?:, name=(.{0,64}?)(?:,|$))?", re.DOTALL)
-_CAUSE = re.compile(r"caused by previous Xid (\d{1,6})\b")
-_RECOVERY = re.compile(r"recovery action changed from 0x[0-9a-f]{1,8} \([^)]*\) to 0x([0-9a-f]{1,8})\b", re.IGNORECASE)
+_SXID = re.compile(rf"nvidia-nvswitch\d+: SXid \({_PCI}\): (\d{{1,6}})(?![\d.])(.*)", _FLAGS)
+_LOST = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_PCI}(?![0-9a-f.]|:[0-9a-f]).*?\bfallen off the bus", _FLAGS)
+_PROCESS = re.compile(r", pid='?(\d{1,10}|<unknown>)'?(?:, name=(.{0,64}?)(?:,|$))?", re.ASCII | re.DOTALL)
+_CAUSE = re.compile(r"caused by previous Xid (\d{1,6})\b", re.ASCII)
+_RECOVERY = re.compile(
+    r"recovery action changed from 0x[0-9a-f]{1,8} \([^)]*\) to 0x([0-9a-f]{1,8})\b", re.ASCII | re.IGNORECASE
+)
 
 
 def xid_line(record: KernelRecord) -> XidLine | None:
