@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 
 from gpu_lifecycle.errors import BlindError
-from gpu_lifecycle.facts import Gpu, Layout
+from gpu_lifecycle.facts import Gpu, Layout, XidLine
 from gpu_lifecycle.rules.claims import pci_key
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.kernel_log import records
-from gpu_lifecycle.rules.xid import ClaimedGpu, KernelSays, Listener, judge, xid_line
+from gpu_lifecycle.rules.xid import ClaimedGpu, KernelSays, Listener, few_of_each, judge, xid_line
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.kmsg import KernelLog, sees_host_pids
 
@@ -49,28 +49,27 @@ class KernelEar:
         self.pids.update(pids)
 
     def hear(self, living: Callable[[], Iterable[int]]) -> list[KernelSays]:
-        """What is new and concerns the run; ``living`` is asked only where a line names a process that is not known."""
+        """What is new and concerns the run; ``living`` is asked, once, only where a line names a process that is not known."""
         if self.log is None:
             return []
         reading = self.log.read()
-        said: list[KernelSays] = []
-        for record in records(reading.data):
-            line = xid_line(record)
-            if line is None:
-                continue
-            if line.pid is not None and line.pid not in self.pids and self.comparable:
-                self.know(living())
-            pids = frozenset(self.pids) if self.comparable else None
-            says = judge(line, Listener(self.gpus, pids, self.last))
-            self.last = max(self.last, record.sequence)
-            said += [says] if says else []
+        lines = [line for record in records(reading.data) if (line := xid_line(record))]
+        if self.comparable and any(line.pid is not None and line.pid not in self.pids for line in lines):
+            self.know(living())
+        said = [says for line in lines if (says := self._judge(line))]
         if reading.lost and not self._gaps:
             self._unseen("the kernel log was overwritten faster than it could be read: some lines were not seen")
         self._gaps += reading.lost
         if reading.failed:
-            self._unseen(reading.failed)
             self.close()
-        return said
+            self._unseen(reading.failed)
+        return few_of_each(said)
+
+    def _judge(self, line: XidLine) -> KernelSays | None:
+        pids = frozenset(self.pids) if self.comparable else None
+        says = judge(line, Listener(self.gpus, pids, self.last))
+        self.last = max(self.last, line.sequence)
+        return says
 
     def _unseen(self, text: str) -> None:
         self.journal.tell(Event("kernel-log-unseen", f"{text}; Xid errors are not noticed" if self.log is None else text))

@@ -6,12 +6,14 @@ The forms are those of ``kernel_rc.c`` and ``osapi.c`` of NVIDIA's open kernel m
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_lifecycle.facts import KernelRecord, PciAddress, XidLine
 from gpu_lifecycle.rules.claims import pci_key
 from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.rules.text import printable
 from gpu_lifecycle.rules.xid_codes import CODES, LOST, RECOVERY, UNKNOWN, UNKNOWN_RECOVERY, Act, Code
 
@@ -125,6 +127,27 @@ def judge(line: XidLine, listener: Listener, recovery: int | None = None) -> Ker
     if act is Act.RESTART and not _ours(line, gpu, listener):
         act = Act.LOG
     return _say(line, gpu, code, act, action)
+
+
+def few_of_each(said: Sequence[KernelSays], most: int = 8) -> list[KernelSays]:
+    """All but those that only repeat: a driver in trouble may say one thing a thousand times a second.
+
+    Of what has one text and one consequence the first ``most`` stay, the last of them with the number of those that follow.
+    """
+    count = Counter((says.act, says.text) for says in said)
+    kept: Counter[tuple[Act, str]] = Counter()
+    few: list[KernelSays] = []
+    for says in said:
+        key = (says.act, says.text)
+        kept[key] += 1
+        more = count[key] - most
+        if kept[key] == most and more > 0:
+            first = says.events[0]
+            told = replace(first, message=f"{first.message} [and {show_count(more, 'more line')} like it]")
+            few.append(replace(says, events=(told, *says.events[1:])))
+        elif kept[key] <= most:
+            few.append(says)
+    return few
 
 
 def _act(code: Code, action: int | None) -> Act:

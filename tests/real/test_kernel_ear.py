@@ -89,6 +89,19 @@ def test_whose_pid(log: Log, ear: KernelEar, comparable: bool, pid: int, alive: 
     assert [says.act for says in ear.hear(lambda: alive)] == [act]
 
 
+def test_the_living_are_asked_once_for_many_lines(log: Log, ear: KernelEar) -> None:
+    asked = []
+
+    def ask() -> list[int]:
+        asked.append(1)
+        return [43]
+
+    ear.comparable = True
+    log.write(*(xid(4 + place, 31, pid=50 + place) for place in range(100)), xid(900, 31, pid=43), xid(901, 31, pid=42))
+    assert [says.act for says in ear.hear(ask)].count(Act.RESTART) == 2
+    assert len(asked) == 1
+
+
 def test_without_a_log_it_is_deaf_and_says_so_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     ear = KernelEar(Layout(str(tmp_path)), Journal("test.service", terminal=True))
     ear.begin(GPUS, "")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpu_lifecycle.facts import KernelRecord, XidLine
 from gpu_lifecycle.rules.claims import pci_key
 from gpu_lifecycle.rules.kernel_log import records
-from gpu_lifecycle.rules.xid import ClaimedGpu, KernelSays, Listener, judge, xid_line
+from gpu_lifecycle.rules.xid import ClaimedGpu, KernelSays, Listener, few_of_each, judge, xid_line
 from gpu_lifecycle.rules.xid_codes import CODES, RECOVERY, Act
 
 OURS, OTHER = (0, 0x18, 0), (0, 0x2A, 0)
@@ -199,6 +199,16 @@ def test_mig() -> None:
     assert act(xid(31, at="PCI:0000:18:00 GPU-I:03"), divided) is Act.LOG, "another instance of the same GPU"
     assert act(xid(95, at="PCI:0000:18:00 GPU-I:03"), divided) is Act.REFUSE, "that takes the whole GPU"
     assert act(xid(31, at="PCI:0000:18:00 GPU-I:03")) is Act.RESTART, "the whole GPU is claimed"
+
+
+def test_a_flood_of_one_thing_is_told_a_few_times_and_hides_nothing_else() -> None:
+    texts = [xid(63)] * 5 + [xid(92)] * 300 + [xid(79)] + [xid(63)]
+    said = [says for place, text in enumerate(texts) if (says := judge(line(text, place), LISTENER))]
+    few = few_of_each(said)
+    assert [says.events[0].fields["GPU_LIFECYCLE_XID"] for says in few] == ["63"] * 5 + ["92"] * 8 + ["79", "63"]
+    assert few[12].events[0].message.endswith("[and 292 more lines like it]")
+    assert sum("like it" in event.message for says in few for event in says.events) == 1
+    assert few_of_each(said[:13]) == said[:13]
 
 
 # The recovery action is the truth
