@@ -7,7 +7,6 @@ Only the unit's main process may notify (``NotifyAccess=main``; messages of shor
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from typing import Any
 
@@ -59,6 +58,8 @@ class Notifier:
         Without FDPOLL=0 it would be thrown away as soon as polling it shows an error, as a kernel log does that overruns.
         False where it could not be delivered.
         """
+        import socket
+
         if self._notifier is None:
             return False
         try:

@@ -162,3 +162,13 @@ def test_a_unit_file_that_stores_nothing(site: Site) -> None:
         site.start()
         assert "FileDescriptorStoreMax=1" in site.messages("kernel-log-unseen")
         assert site.state() == "active"
+
+
+def test_no_permission_to_read_the_log(site: Site) -> None:
+    """The unit's device list without the log: not even root's hook may open it."""
+    with site.drop_in("[Service]\nDevicePolicy=closed\nDeviceAllow=char-nvidia-frontend rw\n"):
+        site.start()
+        (event,) = site.events("kernel-log-unseen")
+        assert "cannot open /dev/kmsg: Operation not permitted" in event["MESSAGE"]
+        assert "allow device c 1:11 r" in event["MESSAGE"]
+        assert site.state() == "active"
