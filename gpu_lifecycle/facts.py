@@ -55,6 +55,10 @@ class Layout:
     def lock(self, uuid: str) -> str:
         return self.under("run/gpu-lifecycle", f"gpu-{uuid}.lock")
 
+    @property
+    def kernel_log(self) -> str:
+        return self.under("dev/kmsg")
+
     def var_dir(self, unit: UnitName) -> str:
         return self.under("var/lib/gpu-lifecycle", unit.name)
 
@@ -157,6 +161,43 @@ class Scan:
     sight: Sight
     processes: int = 0  # how many were looked at
     blocked: tuple[Identity, ...] = ()  # those that block whoever looks at their memory
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """One record of the kernel log, of the kernel's own (not what user space wrote there).
+
+    ``sequence`` is its identity in one boot. ``seconds`` are those of the log's own clock, which drifts from the
+    monotonic one: for showing only.
+    """
+
+    sequence: int
+    seconds: float
+    level: int  # syslog(3): 0 emergency to 7 debug
+    text: str
+
+
+PciAddress = tuple[int, int, int]  # domain, bus, device
+
+
+@dataclass(frozen=True, slots=True)
+class XidLine:
+    """What the NVIDIA driver said of one GPU, or of one NVSwitch, in one kernel record.
+
+    ``pid`` is a number of the host's, wherever it is read. ``code`` None: lost, and said so without a number.
+    """
+
+    sequence: int
+    code: int | None
+    pci: PciAddress
+    text: str  # the whole line, made printable
+    switch: bool = False
+    pid: int | None = None
+    name: str = ""
+    instance: int | None = None  # of a GPU that is divided (MIG): GPU instance, compute instance
+    compute_instance: int | None = None
+    cause: int | None = None  # the earlier Xid that this one follows from
+    recovery: int | None = None  # what the driver now asks for, where it says so (nvml.h, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
 
 
 class ErrorClass(StrEnum):

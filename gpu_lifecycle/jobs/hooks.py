@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError, UsageError
+from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError, UsageError
 from gpu_lifecycle.facts import Gpu, Layout, Phase, UnitName
 from gpu_lifecycle.jobs.settings import load_config, parse, unit_cgroup
 from gpu_lifecycle.jobs.state import StateFile
@@ -220,8 +220,23 @@ def _allow(hook: Hook, result: SweepResult) -> Exit:
     warning = clear(hook.unit, _user_of, hook.journal, hook.show)
     text = f"GPUs swept in {result.seconds:.1f} s: {result.text}" + (f"; {warning}" if warning else "")
     hook.journal.tell(Event("start-allowed", text))
-    hook.say(text, gpus=[_gpu_state(gpu) for gpu in result.gpus], allowed=hook.run)
+    hook.say(text, gpus=[_gpu_state(gpu) for gpu in result.gpus], allowed=hook.run, kernel_log=_hand_over_kernel_log(hook))
     return Exit.OK
+
+
+def _hand_over_kernel_log(hook: Hook) -> str:
+    """Opens the kernel log and gives it to the service manager, which passes it to the main process.
+
+    Returns why that could not be done, for the daemon to say; "" where it was.
+    """
+    from gpu_lifecycle.system.kmsg import NAME, KernelLog
+
+    hook.notifier.forget(NAME)  # the one of the run before
+    try:
+        with KernelLog.open(hook.layout.kernel_log) as log:
+            return "" if hook.notifier.store(NAME, log.fd) else "no kernel log: the service manager did not take it"
+    except BlindError as error:
+        return str(error)
 
 
 def _user_of(service: str) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 from gpu_lifecycle.errors import BlindError, BusyError, Exit, LifecycleError
 from gpu_lifecycle.facts import ErrorClass, Gpu, Layout, Phase, UnitName
 from gpu_lifecycle.jobs.evidence import Evidence, Scene
+from gpu_lifecycle.jobs.kernel import KernelEar
 from gpu_lifecycle.jobs.look import Looker, own_pids
 from gpu_lifecycle.jobs.settings import load_config, unit_cgroup
 from gpu_lifecycle.jobs.state import StateFile, probe_row, state_fields
@@ -40,6 +41,7 @@ LOADING_INTERVAL = 0.5  # seconds between two looks at a load
 WARMING_INTERVAL = 0.2  # ... once the engine listens: READY=1 is near
 ENDING_INTERVAL = 0.1  # ... at the processes that are to end
 HISTORY = 60  # of the last looks, for evidence
+KERNEL_INTERVAL = 1.0  # ... at the kernel log; also at once when the engine ends
 TICK = 1.0  # at least this often time itself is an event while loading
 
 
@@ -125,6 +127,7 @@ class Daemon:
         self.engine: subprocess.Popen[bytes] | None = None
         self.looker = Looker(config, self.proc, self.family, self.probe)
         self.gpus: tuple[Gpu, ...] = ()
+        self.kernel = KernelEar(layout, journal)
         self.last: Look | None = None
         self.saved = 0.0
         self.complained = False
@@ -138,6 +141,7 @@ class Daemon:
     async def main(self) -> Exit:
         """The whole run. Raises LifecycleError where the engine could not be started at all."""
         watcher: asyncio.Task[None] | None = None
+        listener: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._signalled, number)
@@ -147,13 +151,16 @@ class Daemon:
             if gpus is None:
                 return Exit.OK
             self.gpus = gpus
+            self.kernel.begin(gpus, self.state.kernel_log)
             self.life = Life(self._limits(), budget=self.state.budget)
             await self._start_engine(loop)
             watcher = asyncio.create_task(self._watch())
-            watcher.add_done_callback(lambda _: self.events.put_nowait(life_rules.Tick(-1)))
-            return await self._loop(watcher)
+            listener = asyncio.create_task(self._listen())
+            for task in (watcher, listener):
+                task.add_done_callback(lambda _: self.events.put_nowait(life_rules.Tick(-1)))
+            return await self._loop(watcher, listener)
         finally:
-            await self._close(loop, watcher)
+            await self._close(loop, watcher, listener)
 
     def _signalled(self, number: signal.Signals) -> None:
         """What asks for a stop. A terminal that closes does, too; under systemd a stray SIGHUP must not end the engine.
@@ -224,16 +231,18 @@ class Daemon:
         loop.remove_reader(pidfd)
         os.close(pidfd)
         assert self.engine
+        self._hear()  # the reason before the end
         self.events.put_nowait(life_rules.EngineExited(self.engine.wait(), self.family.oom_kills() - self.oom_before))
 
     # The loop
 
-    async def _loop(self, watcher: asyncio.Task[None]) -> Exit:
+    async def _loop(self, *watchers: asyncio.Task[None]) -> Exit:
         assert self.life
         while self.life.status is None:
             event = await self._next_event()
-            if watcher.done():
-                watcher.result()  # a watcher that failed must not leave an engine unwatched
+            for watcher in watchers:
+                if watcher.done():
+                    watcher.result()  # a watcher that failed must not leave an engine unwatched
             before = self.life
             self.life, effects = step(self.life, event, time.monotonic())
             for effect in effects:
@@ -262,11 +271,22 @@ class Daemon:
             try:
                 self.last = await self.looker.look(uuids, path, self._probe_deadline())
                 self.history.append(probe_row(self.last) | {"at": round(time.time(), 1)})
+                self.kernel.know(identity.pid for identity in self.last.alive)
                 self.events.put_nowait(life_rules.Looked(self.last))
             except BlindError as error:
                 self.journal.tell(Event("sight-partial", str(error)))
             reap_adopted(self._children())
             await asyncio.sleep(self._interval())
+
+    async def _listen(self) -> None:
+        """Reads the kernel log to the very end of the run: what broke the GPU may be said after the engine has failed."""
+        while True:
+            self._hear()
+            await asyncio.sleep(KERNEL_INTERVAL)
+
+    def _hear(self) -> None:
+        for said in self.kernel.hear(lambda: own_pids(self.family, self.probe) or ()):
+            self.events.put_nowait(said)
 
     def _probe_deadline(self) -> float:
         """Below the watchdog's half, so that a slow answer is judged here before systemd judges us."""
@@ -351,12 +371,14 @@ class Daemon:
             self.complained = True
             self.journal.tell(Event("sight-partial", f"the state file is not kept: {complaint}"))
 
-    async def _close(self, loop: asyncio.AbstractEventLoop, watcher: asyncio.Task[None] | None) -> None:
+    async def _close(self, loop: asyncio.AbstractEventLoop, *watchers: asyncio.Task[None] | None) -> None:
         self.probe.interrupt()
-        if watcher:
-            watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watcher
+        for watcher in watchers:
+            if watcher:
+                watcher.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await watcher
+        self.kernel.close()
         if self.keeping_away:
             self.keeping_away.cancel()
             await asyncio.wait({self.keeping_away})

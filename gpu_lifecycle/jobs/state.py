@@ -56,6 +56,11 @@ class StateFile:
         return bool(self.run) and self.document.get("allowed") == self.run
 
     @property
+    def kernel_log(self) -> str:
+        """Why the pre-start hook of this run could not hand the kernel log over; "" where it could, or was not asked."""
+        return str(self.document.get("kernel_log") or "") if self.allowed else ""
+
+    @property
     def budget(self) -> Budget:
         """What the chain of restarts has used up."""
         document = self.document
@@ -126,6 +131,7 @@ KINDS: dict[str, Callable[[object], bool]] = {
     "failure": _text,
     "refusal": _object,
     "allowed": _text,
+    "kernel_log": _text,
     "last_end": _object,
 }
 

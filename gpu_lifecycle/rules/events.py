@@ -172,6 +172,29 @@ EVENTS: dict[str, Kind] = {
         "They lie in the host's /dev/shm or /tmp. Rule @GPU_LIFECYCLE_RULE@ says that somebody may still need them, or that they\n"
         "are another user's. The start goes on. If they take memory and their owner has ended, remove them by hand.",
     ),
+    "xid-seen": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b40", WARNING, "The NVIDIA driver has reported an error of a claimed GPU",
+        "GPU @GPU_LIFECYCLE_GPU@: the message holds the kernel's own line, what the code means, and in brackets what follows:\n"
+        "log (nothing), restart (the run ends and the unit restarts), refuse (the run ends; the host has to act first).\n"
+        "What to do: the message names it; the codes are explained in NVIDIA's list of Xid errors.",
+    ),
+    "gpu-lost": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b41", ERR, "GPU @GPU_LIFECYCLE_GPU@ is lost",
+        "It no longer answers on its bus. The run ends with status 69 and the unit is not restarted, for no restart brings it back.\n"
+        "What to do: as the message says, on the host. Then: gpu-lifecycle check @GPU_LIFECYCLE_UNIT@",
+    ),
+    "gpu-unfit": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b42", ERR, "GPU @GPU_LIFECYCLE_GPU@ needs an action on the host",
+        "The driver has reported an error that a restart of the engine does not clear. The run ends with status 69 and the unit\n"
+        "is not restarted.\n"
+        "What to do: as the message says, on the host. Then: gpu-lifecycle check @GPU_LIFECYCLE_UNIT@",
+    ),
+    "kernel-log-unseen": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b43", NOTICE, "The kernel log cannot be seen, or not all of it",
+        "Errors of the GPUs that only the kernel log tells (Xid) are not noticed. The run goes on: memory, socket and health\n"
+        "are watched as ever, and a GPU that fails is still seen by its consequences.\n"
+        "What to do: the message says what is missing, and what to grant.",
+    ),
 }  # fmt: skip
 
 

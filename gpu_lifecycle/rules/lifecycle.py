@@ -5,169 +5,63 @@ The loop in ``jobs/serve.py`` feeds it what was seen and does what it says. ``no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import assert_never
 
-from gpu_lifecycle.errors import Exit
-from gpu_lifecycle.facts import Identity, Phase
-from gpu_lifecycle.rules.budget import Budget
+from gpu_lifecycle.facts import Phase
+from gpu_lifecycle.rules.ending import drain, ended_tick, exited, fail, kernel_says, stop
 from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.life import (
+    BeforeEnded,
+    Effect,
+    EngineExited,
+    Finish,
+    Gather,
+    Life,
+    LifeEvent,
+    Limits,
+    Looked,
+    Notify,
+    Result,
+    RunBefore,
+    SignalAll,
+    SignalMain,
+    Started,
+    StopRequested,
+    Tell,
+    Tick,
+    enter,
+    extend,
+)
 from gpu_lifecycle.rules.quantity import show_count, show_duration, show_size
-from gpu_lifecycle.rules.readiness import Look, Needs, blind, progress_of, unmet
+from gpu_lifecycle.rules.readiness import Look, blind, progress_of, unmet
+from gpu_lifecycle.rules.xid import KernelSays
 
-LOADING_STOP_GRACE = 3.0  # an engine that is still loading has nothing to drain, and its main process dies at once
+__all__ = [
+    "BeforeEnded",
+    "Effect",
+    "EngineExited",
+    "Finish",
+    "Gather",
+    "KernelSays",
+    "Life",
+    "LifeEvent",
+    "Limits",
+    "Looked",
+    "Notify",
+    "Result",
+    "RunBefore",
+    "SignalAll",
+    "SignalMain",
+    "Started",
+    "StopRequested",
+    "Tell",
+    "Tick",
+    "loading_text",
+    "step",
+]
+
 EXTEND_EVERY = 5.0  # seconds between two EXTEND_TIMEOUT_USEC
-EXTEND_MARGIN = 30.0
-PROVEN = 600.0  # seconds of being ready after which a failure is a new one, not the old one again
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """All times in seconds; from the config."""
-
-    needs: Needs
-    stall: float
-    ceiling: float
-    interval: float
-    probe_timeout: float
-    failures: int
-    drain: float
-    term_grace: float
-    exit_deadline: float
-    before: float = 0.0  # for stop.before, which keeps new requests away; 0: there is none
-
-
-# Events
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Looked:
-    look: Look
-
-
-@dataclass(frozen=True, slots=True)
-class EngineExited:
-    """``status`` as subprocess gives it: negative for a signal.
-
-    ``oom``: how many of the unit's processes the kernel has ended for memory in this run. ``words``: the first telling line
-    of the engine's own output.
-    """
-
-    status: int
-    oom: int = 0
-    words: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class StopRequested:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed; ``left`` is how many of the unit's processes live."""
-
-    left: int
-
-
-@dataclass(frozen=True, slots=True)
-class BeforeEnded:
-    """The command of stop.before has ended; ``text`` says how, "" for well."""
-
-    text: str = ""
-
-
-LifeEvent = Started | Looked | EngineExited | StopRequested | BeforeEnded | Tick
-
-# Effects
-
-
-@dataclass(frozen=True, slots=True)
-class Notify:
-    """Lines for the service manager; a STATUS line is made from ``status``."""
-
-    lines: tuple[str, ...] = ()
-    status: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    event: Event
-
-
-@dataclass(frozen=True, slots=True)
-class SignalMain:
-    """SIGTERM to the engine's main process."""
-
-
-@dataclass(frozen=True, slots=True)
-class SignalAll:
-    """A signal to all of the unit's processes but the daemon and its helper: SIGKILL if ``kill``, else SIGTERM."""
-
-    kill: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RunBefore:
-    """The command of stop.before is to be started; BeforeEnded tells its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gather:
-    """Evidence is to be kept before anything is signalled: ``why`` the run fails."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    status: Exit
-
-
-Effect = Notify | Tell | SignalMain | SignalAll | RunBefore | Gather | Finish
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """Where one run is. ``text`` is what ``systemctl status`` shows."""
-
-    limits: Limits
-    phase: Phase = Phase.LOADING
-    began: float = 0.0
-    since: float = 0.0
-    text: str = "starting the engine"
-    engine: int = 0
-    engine_gone: bool = False
-    # progress while loading
-    progressed: float = 0.0
-    mark: tuple[int, int, str] = (0, 0, "")
-    extended: float = 0.0
-    said_unmet: str = ""
-    # health once ready
-    was_ready: bool = False
-    ready_at: float = 0.0
-    workers: frozenset[Identity] = frozenset()
-    strikes: int = 0
-    looked: float = 0.0
-    blind_said: bool = False
-    memory: Mapping[str, int | None] = field(default_factory=dict)
-    # the end
-    failure: str = ""
-    stopping: bool = False
-    before: bool = False  # stop.before is running, the engine has not been signalled yet
-    stage: int = 0  # 0 not ending, 1 main has SIGTERM, 2 all have SIGTERM, 3 all have SIGKILL
-    deadline: float | None = None
-    budget: Budget = field(default_factory=Budget)
-    status: Exit | None = None
-
-
-Result = tuple[Life, tuple[Effect, ...]]
 
 
 def step(life: Life, event: LifeEvent, now: float) -> Result:
@@ -180,34 +74,24 @@ def step(life: Life, event: LifeEvent, now: float) -> Result:
         case Looked(look):
             return (life, ()) if life.stage else _in_time(_looked(life, look, now), now)
         case EngineExited():
-            return _exited(life, event, now)
+            return exited(life, event, now)
         case StopRequested():
-            return _stop(life, now)
+            return stop(life, now)
         case BeforeEnded(text):
-            return _drain(life, now, text) if life.before else (life, ())
+            return drain(life, now, text) if life.before else (life, ())
+        case KernelSays():
+            return kernel_says(life, event, now)
         case Tick(left):
-            return _tick(life, left, now)
+            return ended_tick(life, left, now) if life.stage else _too_long(life, now)
         case _:
             assert_never(event)
-
-
-def _enter(life: Life, phase: Phase, text: str, now: float) -> Result:
-    """Changes the phase and says so; the STATUS line is always overwritten, for the last one would stay."""
-    changed = replace(life, phase=phase, since=now, text=text)
-    event = Event("phase-changed", text, {"GPU_LIFECYCLE_PHASE": str(phase)})
-    return changed, (Notify(status=text), Tell(event))
-
-
-def _extend(seconds: float) -> str:
-    """Asks systemd for time: from now, so much and a margin, in microseconds (sd_notify(3)). Our own deadlines end sooner."""
-    return f"EXTEND_TIMEOUT_USEC={round((seconds + EXTEND_MARGIN) * 1e6)}"
 
 
 def _started(life: Life, pid: int, now: float) -> Result:
     text = f"loading: engine started as process {pid}"
     begun = replace(life, engine=pid, began=now, since=now, progressed=now, looked=now, text=text)
     return begun, (
-        Notify((_extend(life.limits.stall),), text),
+        Notify((extend(life.limits.stall),), text),
         Tell(Event("engine-started", f"engine started as process {pid}")),
     )
 
@@ -231,11 +115,11 @@ def _loading(life: Life, look: Look, now: float) -> Result:
         life = replace(life, mark=mark, progressed=now)
         if now - life.extended >= EXTEND_EVERY:
             life = replace(life, extended=now)
-            effects.append(Notify((_extend(life.limits.stall),)))
+            effects.append(Notify((extend(life.limits.stall),)))
     text = loading_text(look, reasons, life, now)
     phase = Phase.WARMING if look.bound_by_us else Phase.LOADING
     if phase is not life.phase:
-        life, more = _enter(life, phase, text, now)
+        life, more = enter(life, phase, text, now)
         effects += more
     elif text != life.text:
         life = replace(life, text=text)
@@ -276,7 +160,7 @@ def _watched(life: Life, look: Look, now: float) -> Result:
     lost = life.workers - look.alive
     if lost:
         pids = ", ".join(str(identity.pid) for identity in sorted(lost, key=lambda item: item.pid))
-        return _fail(life, f"lost {len(lost)} of {len(life.workers)} workers (pid {pids})", now)
+        return fail(life, f"lost {len(lost)} of {len(life.workers)} workers (pid {pids})", now)
     reasons = unmet(look, life.limits.needs, blind_is_fine=True)
     gap = now - life.looked > 3 * life.limits.interval + 2 * life.limits.probe_timeout
     if reasons and gap:
@@ -301,117 +185,14 @@ def _watched(life: Life, look: Look, now: float) -> Result:
 def _strike(life: Life, reasons: tuple[str, ...], now: float) -> Result:
     strikes = life.strikes + 1
     if strikes >= life.limits.failures:
-        return _fail(life, f"{show_count(strikes, 'check')} in a row failed: {'; '.join(reasons)}", now)
+        return fail(life, f"{show_count(strikes, 'check')} in a row failed: {'; '.join(reasons)}", now)
     text = f"suspect: check {strikes} of {life.limits.failures} failed: {reasons[0]}"
     since = life.since if life.phase is Phase.SUSPECT else now
     life = replace(life, strikes=strikes, phase=Phase.SUSPECT, since=since, text=text)
     return life, (Notify(status=text), Tell(Event("suspect", text)))
 
 
-# The end
-
-
-def _fail(life: Life, why: str, now: float) -> Result:
-    """The engine is no good: no drain, a short grace for its main process, then the rest."""
-    grace = min(life.limits.term_grace, LOADING_STOP_GRACE)
-    event = Event("engine-failed", why)
-    life, effects = _end(replace(life, failure=why), Phase.STOPPING, f"failed: {why}", grace, now, event)
-    return life, (*effects[:-1], Gather(why), *effects[-1:])  # what is signalled has nothing to show any more
-
-
-def _stop(life: Life, now: float) -> Result:
-    if life.stopping:
-        return _hurry(life, now)
-    life = replace(life, stopping=True)
-    if life.stage:
-        return life, (Notify(("STOPPING=1",)),)
-    if life.was_ready and life.limits.before:
-        return _keep_away(life, now)
-    if life.was_ready:
-        text = f"draining: the engine has {show_duration(life.limits.drain)} to finish its requests"
-        return _end(life, Phase.DRAINING, text, life.limits.drain, now, Event("stop-requested", f"stop requested, {text}"))
-    text = "stopping: the engine was still loading"
-    return _end(life, Phase.STOPPING, text, LOADING_STOP_GRACE, now, Event("stop-requested", f"stop requested, {text}"))
-
-
-def _keep_away(life: Life, now: float) -> Result:
-    """First what keeps new requests away, such as a load balancer that is told; then the engine."""
-    limits = life.limits
-    text = f"draining: stop.before has {show_duration(limits.before)} to keep new requests away"
-    life = replace(life, before=True, phase=Phase.DRAINING, since=now, text=text, stage=1, deadline=now + limits.before)
-    rest = limits.before + limits.drain + limits.term_grace + limits.exit_deadline
-    event = Event("stop-requested", f"stop requested, {text}")
-    return life, (Notify(("STOPPING=1", _extend(rest)), text), Tell(event), RunBefore())
-
-
-def _drain(life: Life, now: float, trouble: str) -> Result:
-    """stop.before is over: the engine's main process is told to end."""
-    text = f"draining: the engine has {show_duration(life.limits.drain)} to finish its requests"
-    life = replace(life, before=False, text=text, deadline=now + life.limits.drain)
-    told = (Tell(Event("stop-requested", f"stop.before {trouble}; {text}")),) if trouble else ()
-    return life, (Notify(status=text), *told, SignalMain())
-
-
-def _hurry(life: Life, now: float) -> Result:
-    """Asked to stop again: whoever asks does not want to wait for what is left of this stage."""
-    if life.stage not in (1, 2):
-        return life, ()
-    text = f"stopping: asked again, so {'all get SIGTERM' if life.stage == 1 else 'all are killed'} now"
-    event = Event("stop-requested", text)
-    life, effects = _next_stage(replace(life, before=False, phase=Phase.STOPPING, text=text), now, life.stage + 1)
-    return life, (Notify(status=text), Tell(event), *effects)
-
-
-def _end(life: Life, phase: Phase, text: str, grace: float, now: float, event: Event) -> Result:
-    life = replace(life, phase=phase, since=now, text=text, stage=1, deadline=now + grace)
-    rest = grace + life.limits.term_grace + life.limits.exit_deadline
-    lines = ("STOPPING=1", _extend(rest)) if life.stopping else ()
-    return life, (Notify(lines, text), Tell(event), SignalMain())
-
-
-def _exited(life: Life, ended: EngineExited, now: float) -> Result:
-    life = replace(life, engine_gone=True, before=False)
-    if life.stage == 0:
-        life = replace(life, failure=_how(life, ended, now))
-        text = f"failed: {life.failure}"
-        life, effects = _next_stage(replace(life, phase=Phase.STOPPING, since=now, text=text), now, 2)
-        return life, (Notify(status=text), Tell(Event("engine-failed", life.failure)), Gather(life.failure), *effects)
-    return _next_stage(life, now, 2) if life.stage == 1 else (life, ())
-
-
-def _how(life: Life, ended: EngineExited, now: float) -> str:
-    """An end that nobody asked for, in words; an exit status of 0 makes it no better."""
-    how = f"was ended by signal {-ended.status}" if ended.status < 0 else f"exited with status {ended.status}"
-    if ended.oom:
-        how += f", and the kernel has ended {show_count(ended.oom, 'process')} of this unit for memory (OOM)"
-    when = "after it was ready" if life.was_ready else f"{show_duration(round(now - life.began, 1))} into the load"
-    return f"the engine {how}, {when}" + (f'; it said: "{ended.words}"' if ended.words else "")
-
-
-def _next_stage(life: Life, now: float, stage: int) -> Result:
-    if stage == 2:
-        return replace(life, stage=2, deadline=now + life.limits.term_grace), (SignalAll(kill=False),)
-    return replace(life, stage=3, deadline=now + life.limits.exit_deadline), (SignalAll(kill=True),)
-
-
-def _tick(life: Life, left: int, now: float) -> Result:
-    if life.stage == 0:
-        return _too_long(life, now)
-    if left == 0 and life.engine_gone:
-        return _finish(life, "all processes of the engine have ended", now)
-    if life.deadline is None or now < life.deadline:
-        return life, ()
-    if life.before:
-        return _drain(life, now, f"took longer than {show_duration(life.limits.before)}")
-    if life.stage == 3:
-        return _finish(life, f"{show_count(left, 'process')} left for the post-stop hook", now)
-    loading_or_failed = life.stage == 1 and life.phase is not Phase.DRAINING
-    stage = 3 if loading_or_failed or life.stage == 2 else 2
-    life, effects = _next_stage(life, now, stage)
-    if stage == 3:
-        text = f"killing {show_count(left, 'process')} that did not end in time"
-        return replace(life, text=text), (Notify(status=text), Tell(Event("engine-killed", text)), *effects)
-    return life, effects
+# Time
 
 
 def _in_time(result: Result, now: float) -> Result:
@@ -425,27 +206,7 @@ def _too_long(life: Life, now: float) -> Result:
     if life.was_ready or not life.engine or life.stage:
         return life, ()
     if now - life.began > life.limits.ceiling:
-        return _fail(life, f"not ready within ready.ceiling, {show_duration(life.limits.ceiling)}: {life.text}", now)
+        return fail(life, f"not ready within ready.ceiling, {show_duration(life.limits.ceiling)}: {life.text}", now)
     if now - life.progressed > life.limits.stall:
-        return _fail(life, f"no progress for ready.stall, {show_duration(life.limits.stall)}: {life.text}", now)
+        return fail(life, f"no progress for ready.stall, {show_duration(life.limits.stall)}: {life.text}", now)
     return life, ()
-
-
-def _proven(life: Life, now: float) -> bool:
-    return life.was_ready and now - life.ready_at >= PROVEN
-
-
-def _finish(life: Life, text: str, now: float) -> Result:
-    """Chooses the exit status: what was asked for is a clean end, whatever the engine's own status claims."""
-    if life.stopping or not life.failure:
-        status, text = Exit.OK, f"stopped: {text}"
-        life = replace(life, phase=Phase.STOPPING)
-    else:
-        budget = life.budget.after(life.failure, proven=_proven(life, now))
-        status = Exit.UNAVAILABLE if budget.spent else Exit.TEMPFAIL
-        text = f"failed: {life.failure}; {text}"
-        if budget.spent:
-            text += f"; {budget.spent}, none ready for {show_duration(PROVEN)}: mend the cause, then start it"
-        life = replace(life, phase=Phase.FAILED, budget=budget)
-    life = replace(life, status=status, text=text, since=now)
-    return life, (Notify(status=text), Tell(Event("stopped", text)), Finish(status))

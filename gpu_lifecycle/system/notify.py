@@ -52,6 +52,27 @@ class Notifier:
             return False
         return True
 
+    def store(self, name: str, fd: int) -> bool:
+        """Gives a descriptor to the service manager, which passes it on to the main process (sd_notify(3), "FDSTORE=1").
+
+        Without FDPOLL=0 it would be thrown away as soon as polling it shows an error, as a kernel log does that overruns.
+        False where it could not be delivered.
+        """
+        import socket
+
+        if self._notifier is None:
+            return False
+        try:
+            socket.send_fds(self._notifier.socket, [f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0".encode()], [fd])
+        except OSError as error:
+            print(f"cannot hand {name} to the service manager: {error}", file=sys.stderr)
+            return False
+        return True
+
+    def forget(self, name: str) -> bool:
+        """Has the service manager close what it stores under this name."""
+        return self.send(f"FDSTOREREMOVE=1\nFDNAME={name}")
+
     def close(self) -> None:
         if self._notifier is not None:
             self._notifier.socket.close()

@@ -111,3 +111,22 @@ def test_watchdog(monkeypatch: pytest.MonkeyPatch, usec: str, pid: str, seconds:
     monkeypatch.setenv("WATCHDOG_USEC", usec)
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "SELF" else pid)
     assert Notifier().watchdog == seconds
+
+
+def test_a_descriptor_is_handed_over(manager: socket.socket, tmp_path: Path) -> None:
+    """As sd_notify(3) has it: the message with the descriptor beside it, exempt from being polled."""
+    notifier = Notifier()
+    path = tmp_path / "log"
+    path.write_text("here")
+    fd = os.open(path, os.O_RDONLY)
+    assert notifier.forget("kmsg")
+    assert notifier.store("kmsg", fd)
+    os.close(fd)
+    assert manager.recv(4096) == b"FDSTOREREMOVE=1\nFDNAME=kmsg"
+    message, passed, _, _ = socket.recv_fds(manager, 4096, 4)
+    assert message == b"FDSTORE=1\nFDNAME=kmsg\nFDPOLL=0"
+    assert [os.read(one, 100) for one in passed] == [b"here"]
+    for one in passed:
+        os.close(one)
+    notifier.close()
+    assert not notifier.store("kmsg", 0)

@@ -1,0 +1,176 @@
+"""What the life of one run is made of: its times, the events that are fed to it, the effects that it asks for, its state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from gpu_lifecycle.errors import Exit
+from gpu_lifecycle.facts import Identity, Phase
+from gpu_lifecycle.rules.budget import Budget
+from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.readiness import Look, Needs
+from gpu_lifecycle.rules.xid import KernelSays
+
+EXTEND_MARGIN = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """All times in seconds; from the config."""
+
+    needs: Needs
+    stall: float
+    ceiling: float
+    interval: float
+    probe_timeout: float
+    failures: int
+    drain: float
+    term_grace: float
+    exit_deadline: float
+    before: float = 0.0  # for stop.before, which keeps new requests away; 0: there is none
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    look: Look
+
+
+@dataclass(frozen=True, slots=True)
+class EngineExited:
+    """``status`` as subprocess gives it: negative for a signal.
+
+    ``oom``: how many of the unit's processes the kernel has ended for memory in this run. ``words``: the first telling line
+    of the engine's own output.
+    """
+
+    status: int
+    oom: int = 0
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; ``left`` is how many of the unit's processes live."""
+
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeEnded:
+    """The command of stop.before has ended; ``text`` says how, "" for well."""
+
+    text: str = ""
+
+
+LifeEvent = Started | Looked | EngineExited | StopRequested | BeforeEnded | KernelSays | Tick
+
+# Effects
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Lines for the service manager; a STATUS line is made from ``status``."""
+
+    lines: tuple[str, ...] = ()
+    status: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class SignalMain:
+    """SIGTERM to the engine's main process."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignalAll:
+    """A signal to all of the unit's processes but the daemon and its helper: SIGKILL if ``kill``, else SIGTERM."""
+
+    kill: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunBefore:
+    """The command of stop.before is to be started; BeforeEnded tells its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Evidence is to be kept before anything is signalled: ``why`` the run fails."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    status: Exit
+
+
+Effect = Notify | Tell | SignalMain | SignalAll | RunBefore | Gather | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Where one run is. ``text`` is what ``systemctl status`` shows."""
+
+    limits: Limits
+    phase: Phase = Phase.LOADING
+    began: float = 0.0
+    since: float = 0.0
+    text: str = "starting the engine"
+    engine: int = 0
+    engine_gone: bool = False
+    # progress while loading
+    progressed: float = 0.0
+    mark: tuple[int, int, str] = (0, 0, "")
+    extended: float = 0.0
+    said_unmet: str = ""
+    # health once ready
+    was_ready: bool = False
+    ready_at: float = 0.0
+    workers: frozenset[Identity] = frozenset()
+    strikes: int = 0
+    looked: float = 0.0
+    blind_said: bool = False
+    memory: Mapping[str, int | None] = field(default_factory=dict)
+    # the end
+    failure: str = ""
+    refusal: str = ""  # why no restart can help, with what the host has to do
+    stopping: bool = False
+    before: bool = False  # stop.before is running, the engine has not been signalled yet
+    stage: int = 0  # 0 not ending, 1 main has SIGTERM, 2 all have SIGTERM, 3 all have SIGKILL
+    deadline: float | None = None
+    budget: Budget = field(default_factory=Budget)
+    status: Exit | None = None
+
+
+Result = tuple[Life, tuple[Effect, ...]]
+
+
+def enter(life: Life, phase: Phase, text: str, now: float) -> Result:
+    """Changes the phase and says so; the STATUS line is always overwritten, for the last one would stay."""
+    changed = replace(life, phase=phase, since=now, text=text)
+    event = Event("phase-changed", text, {"GPU_LIFECYCLE_PHASE": str(phase)})
+    return changed, (Notify(status=text), Tell(event))
+
+
+def extend(seconds: float) -> str:
+    """Asks systemd for time: from now, so much and a margin, in microseconds (sd_notify(3)). Our own deadlines end sooner."""
+    return f"EXTEND_TIMEOUT_USEC={round((seconds + EXTEND_MARGIN) * 1e6)}"
