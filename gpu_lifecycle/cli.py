@@ -14,7 +14,8 @@ from gpu_lifecycle import __version__
 from gpu_lifecycle.errors import Exit, LifecycleError
 from gpu_lifecycle.facts import Layout, UnitName
 
-HOOKS = ("pre-start", "post-stop")
+RELOAD = "reload"
+HOOKS = ("pre-start", "post-stop", RELOAD)
 if TYPE_CHECKING:
     import argparse
 
@@ -36,6 +37,10 @@ def hook(name: str, unit: str, layout: Layout) -> int:
     import gc
 
     gc.disable()  # most hooks live for less than a second, and looking for garbage would be a twentieth of that
+    if name == RELOAD:
+        from gpu_lifecycle.jobs.ask import reload
+
+        return reload(unit_name(unit), layout)
     from gpu_lifecycle.jobs.hooks import Hooks
 
     status = Hooks[name](unit_name(unit), layout)
@@ -45,7 +50,11 @@ def hook(name: str, unit: str, layout: Layout) -> int:
 
 
 def run_serve(arguments: argparse.Namespace, layout: Layout) -> int:
-    from gpu_lifecycle.jobs.serve import serve
+    if arguments.self_test:
+        from gpu_lifecycle.jobs.reload import self_test
+
+        return self_test(unit_name(arguments.unit), layout)
+    from gpu_lifecycle.jobs.run import serve
 
     return serve(unit_name(arguments.unit), layout)
 
@@ -135,7 +144,8 @@ def parser() -> argparse.ArgumentParser:
     json_too(add("check", "all that a start would check; changes nothing", run_check, "required"))
     sweep = json_too(add("sweep", "the sweep by hand: find, judge, reap, prove", run_sweep, "required"))
     sweep.add_argument("--dry-run", action="store_true", help="show exactly what would be done; signal nobody")
-    add("serve", "the resident daemon (the unit's main process; also in the foreground)", run_serve, "required")
+    serve = add("serve", "the resident daemon (the unit's main process; also in the foreground)", run_serve, "required")
+    serve.add_argument("--self-test", action="store_true", help=argparse.SUPPRESS)
     hooks = add("hook", "the unit's own hooks; systemd calls them", run_hook)
     hooks.add_argument("hook", choices=HOOKS)
     hooks.add_argument("unit", metavar="UNIT")

@@ -28,15 +28,24 @@ class KernelEar:
         self.last = -1
         self._gaps = 0
 
-    def begin(self, gpus: Sequence[Gpu], complaint: str) -> None:
-        """Opens the log and passes over what is older than the run. ``complaint``: why the hook could not hand it over."""
+    def begin(self, gpus: Sequence[Gpu], complaint: str, *, skip: bool = True) -> None:
+        """Opens the log and passes over what is older than the run. ``complaint``: why the hook could not hand it over.
+
+        Without ``skip`` it goes on where the program before this one has stopped to read.
+        """
         self.gpus = tuple(ClaimedGpu(gpu.uuid, gpu.index, address) for gpu in gpus if (address := pci_key(gpu.pci)))
         try:
             self.log = self._open(complaint)
         except BlindError as error:
             self._unseen(str(error))
             return
-        self.log.skip()
+        if skip:
+            self.log.skip()
+
+    def keep_open(self) -> None:
+        """For the program that takes this one's place."""
+        if self.log:
+            os.set_inheritable(self.log.fd, True)
 
     def _open(self, complaint: str) -> KernelLog:
         passed = KernelLog.passed(os.environ)

@@ -1,4 +1,4 @@
-"""The resident daemon: the unit's main process. A loop that feeds ``rules.lifecycle.step`` and does what it says."""
+"""The resident daemon: a loop that feeds ``rules.lifecycle.step`` and does what it says."""
 
 from __future__ import annotations
 
@@ -8,111 +8,65 @@ import os
 import signal
 import subprocess
 import time
-import traceback
 from collections import deque
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
+from gpu_lifecycle import __version__
 from gpu_lifecycle.errors import BlindError, BusyError, Exit, LifecycleError
-from gpu_lifecycle.facts import ErrorClass, Gpu, Layout, Phase, UnitName
+from gpu_lifecycle.facts import Gpu, Layout, Phase, UnitName
 from gpu_lifecycle.jobs.evidence import Evidence, Scene
 from gpu_lifecycle.jobs.kernel import KernelEar
+from gpu_lifecycle.jobs.limits import claim, limits_for
 from gpu_lifecycle.jobs.look import Looker, own_pids
-from gpu_lifecycle.jobs.settings import load_config, unit_cgroup
+from gpu_lifecycle.jobs.reload import Plan, merged, prepare, replace_process
+from gpu_lifecycle.jobs.settings import parse, unit_cgroup
 from gpu_lifecycle.jobs.state import StateFile, probe_row, state_fields
 from gpu_lifecycle.rules import lifecycle as life_rules
-from gpu_lifecycle.rules.claims import claimed
 from gpu_lifecycle.rules.events import Event
-from gpu_lifecycle.rules.lifecycle import Life, Limits, step
-from gpu_lifecycle.rules.readiness import Look, Needs, min_used_for
-from gpu_lifecycle.rules.verdict import FOREGROUND
+from gpu_lifecycle.rules.handover import Handover, pack, unpack
+from gpu_lifecycle.rules.lifecycle import Life, step
+from gpu_lifecycle.rules.readiness import Look
+from gpu_lifecycle.rules.text import printable
 from gpu_lifecycle.system.cgroup import Cgroup
-from gpu_lifecycle.system.engine import Family, become_subreaper, ended, engine_environment, reap_adopted, start
+from gpu_lifecycle.system.engine import Adopted, Family, become_subreaper, ended, engine_environment, reap_adopted, start
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.notify import Notifier, status_line
 from gpu_lifecycle.system.procfs import Proc
-from gpu_lifecycle.system.weights import weights_size
 
-if TYPE_CHECKING:
-    from gpu_lifecycle.rules.config import Config
-
-NVML_SECONDS = 30.0
 LOADING_INTERVAL = 0.5  # seconds between two looks at a load
 WARMING_INTERVAL = 0.2  # ... once the engine listens: READY=1 is near
 ENDING_INTERVAL = 0.1  # ... at the processes that are to end
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 HISTORY = 60  # of the last looks, for evidence
 KERNEL_INTERVAL = 1.0  # ... at the kernel log; also at once when the engine ends
 TICK = 1.0  # at least this often time itself is an event while loading
-
-
-def serve(unit: UnitName, layout: Layout) -> Exit:
-    """Runs the unit until it ends; returns the exit status of the design. The caller exits with it."""
-    run, managed = _run_name(unit)
-    journal = Journal(unit.service, run)
-    notifier = Notifier()
-    state = StateFile.load(layout, unit, run)
-    try:
-        refusal = state.refusal
-        if refusal:
-            notifier.send(status_line(f"refused: {refusal[1]}"))
-            return refusal[0]
-        if managed:
-            _must_be_allowed(state)
-        config = load_config(layout, unit)
-        return asyncio.run(Daemon(unit, layout, config, journal, notifier, state).main())
-    except LifecycleError as error:
-        return _refused(error, journal, notifier, state)
-    except Exception:  # noqa: BLE001 - the boundary: a defect is told with its traceback, and the unit restarts
-        journal.tell(Event("defect", f"gpu-lifecycle has failed:\n{traceback.format_exc(limit=-3)}"))
-        traceback.print_exc()
-        return Exit.DEFECT
-    finally:
-        notifier.close()
-
-
-def _run_name(unit: UnitName) -> tuple[str, bool]:
-    """The name of this run, and whether systemd runs it.
-
-    INVOCATION_ID counts only inside the unit: a shell inherits one from whatever started it. A run in the foreground names
-    its daemon instead, so that a sweep can see whether the run is alive.
-    """
-    proc = Proc()
-    run = os.environ.get("INVOCATION_ID", "")
-    if run and unit_cgroup(proc, unit):
-        return run, True
-    identity = proc.identity(os.getpid())
-    return f"{FOREGROUND}{os.getpid()}.{identity.start_ticks if identity else 0}", False
-
-
-def _must_be_allowed(state: StateFile) -> None:
-    """Raises BusyError where the hook has not finished: systemd goes on after a hook that was ended by SIGTERM."""
-    if not state.allowed:
-        raise BusyError(
-            "cannot start the engine: the pre-start hook has not proven the GPUs free for this run",
-            hint=f"was it interrupted, or taken out of the unit? systemctl cat {state.unit.service}",
-        )
-
-
-def _refused(error: LifecycleError, journal: Journal, notifier: Notifier, state: StateFile) -> Exit:
-    text = str(error)
-    journal.tell(
-        Event(
-            "start-refused",
-            f"start refused with status {error.status.value}: {text}",
-            {"GPU_LIFECYCLE_STATUS": str(error.status.value)},
-        )
-    )
-    notifier.send(status_line(f"refused: {text}"))
-    state.save(Phase.FAILED, f"refused: {text}", last_end={"reason": f"refused-{error.status.value}", "text": text})
-    return error.status
 
 
 class Daemon:
     """One run. Owns the engine, the NVML helper and the loop; decides nothing."""
 
     def __init__(
-        self, unit: UnitName, layout: Layout, config: Config, journal: Journal, notifier: Notifier, state: StateFile
+        self,
+        unit: UnitName,
+        layout: Layout,
+        text: str,
+        journal: Journal,
+        notifier: Notifier,
+        state: StateFile,
+        handover: Handover | None = None,
     ) -> None:
+        """``text`` is the config's; with ``handover`` the run goes on that another version of this program has begun.
+
+        Raises ConfigError.
+        """
+        file = layout.config(unit)
+        config = merged(handover.config, handover.latest, file) if handover else parse(text, file)
+        self.text = handover.config if handover else text  # what the engine was started with
+        self.latest = handover.latest if handover else text
+        self.handover = handover
+        self.plan: Plan | None = None
+        self.reloading: asyncio.Task[None] | None = None
         self.unit = unit
         self.layout = layout
         self.config = config
@@ -124,7 +78,7 @@ class Daemon:
         self.family = Family(self.proc, Cgroup(cgroup) if cgroup else None)
         self.probe = GpuProbe()
         self.events: asyncio.Queue[life_rules.LifeEvent] = asyncio.Queue()
-        self.engine: subprocess.Popen[bytes] | None = None
+        self.engine: subprocess.Popen[bytes] | Adopted | None = None
         self.looker = Looker(config, self.proc, self.family, self.probe)
         self.gpus: tuple[Gpu, ...] = ()
         self.kernel = KernelEar(layout, journal)
@@ -137,43 +91,128 @@ class Daemon:
         self.keeping_away: asyncio.Task[None] | None = None
         self.before: subprocess.Popen[bytes] | None = None  # stop.before
         self.oom_before = 0
+        self.watchers: list[asyncio.Task[None]] = []
 
     async def main(self) -> Exit:
         """The whole run. Raises LifecycleError where the engine could not be started at all."""
-        watcher: asyncio.Task[None] | None = None
-        listener: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in SIGNALS:
             loop.add_signal_handler(number, self._signalled, number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the one before this, if any, has left them to us
         try:
-            self.notifier.send(status_line("asking NVML for the claimed GPUs"))
-            gpus = await self._claim_or_stop()
-            if gpus is None:
+            if not await (self._take_over(loop, self.handover) if self.handover else self._begin(loop)):
                 return Exit.OK
-            self.gpus = gpus
-            self.kernel.begin(gpus, self.state.kernel_log)
-            self.life = Life(self._limits(), budget=self.state.budget)
-            await self._start_engine(loop)
-            watcher = asyncio.create_task(self._watch())
-            listener = asyncio.create_task(self._listen())
-            for task in (watcher, listener):
-                task.add_done_callback(lambda _: self.events.put_nowait(life_rules.Tick(-1)))
-            return await self._loop(watcher, listener)
+            while True:
+                self._start_watching()
+                status = await self._loop()
+                if status is not None:
+                    return status
+                await self._give_way(loop)
         finally:
-            await self._close(loop, watcher, listener)
+            await self._close(loop)
+
+    async def _begin(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Starts the engine. False where a stop came first."""
+        self.notifier.send(status_line("asking NVML for the claimed GPUs"))
+        gpus = await self._claim_or_stop()
+        if gpus is None:
+            return False
+        self.gpus = gpus
+        self.kernel.begin(gpus, self.state.kernel_log)
+        self.life = Life(limits_for(self.config, gpus, self.notifier.watchdog), budget=self.state.budget)
+        await self._start_engine(loop)
+        return True
+
+    def _start_watching(self) -> None:
+        self.watchers = [asyncio.create_task(self._watch()), asyncio.create_task(self._listen())]
+        for task in self.watchers:
+            task.add_done_callback(lambda _: self.events.put_nowait(life_rules.Tick(-1)))
+
+    # A reload
+
+    async def _take_over(self, loop: asyncio.AbstractEventLoop, handover: Handover) -> bool:
+        """Goes on with a run that the program before this one, in this very process, has begun."""
+        become_subreaper()
+        self.gpus = handover.gpus
+        self.kernel.begin(handover.gpus, self.state.kernel_log, skip=False)
+        self.life = unpack(handover.life, limits_for(self.config, handover.gpus, self.notifier.watchdog))
+        self.oom_before = handover.oom
+        self.engine = Adopted(self.life.engine)
+        if self.life.was_ready:
+            self.looker.generated = None  # that was shown before
+        self._mind_engine(loop)
+        if handover.stop:
+            self.events.put_nowait(life_rules.StopRequested())
+        code = f"version {__version__}" + (f" in place of {handover.version}" if handover.version != __version__ else "")
+        self._answer_reload(ok=True, text=f"reloaded, {code}; {handover.changes}")
+        return True
+
+    async def _reload(self) -> None:
+        """Whatever is wrong is found before anything is given up, and told to whoever waits."""
+        assert self.life
+        try:
+            if self.life.stage:
+                raise BusyError("the run is ending")
+            self.plan = await prepare(self.layout.config(self.unit), self._packed())
+        except LifecycleError as error:
+            self._answer_reload(ok=False, text=f"not reloaded, all stays as it was: {error}")
+        self.events.put_nowait(life_rules.Tick(-1))
+
+    def _packed(self, *, stop: bool = False) -> Handover:
+        assert self.life
+        plan = self.plan or Plan(self.latest, "")
+        return Handover(self.state.run, pack(self.life), self.gpus, self.text, plan.latest, __version__, plan.changes,
+                        self.oom_before, stop)  # fmt: skip
+
+    def _answer_reload(self, *, ok: bool, text: str) -> None:
+        self.journal.tell(Event("reloaded" if ok else "reload-refused", text))
+        number = (self.state.document.get("reload") or {}).get("number", 0)
+        self.state.document["reload"] = {"number": number + 1, "ok": ok, "text": printable(text, 500)}
+        self._save(changed=True)
+
+    async def _give_way(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Becomes the installed code, which goes on from here; where that fails, this one does.
+
+        All threads are ended first: a signal that one of them took would be lost. What is asked for meanwhile stays pending,
+        or is in the queue and handed over.
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        await self._stop_watching()
+        await self.looker.close()
+        self.probe.close()
+        await loop.shutdown_default_executor()
+        await asyncio.sleep(0)
+        asked = [self.events.get_nowait() for _ in range(self.events.qsize())]
+        kept = [event for event in asked if not isinstance(event, (life_rules.Tick, life_rules.Looked))]
+        try:
+            if all(isinstance(event, life_rules.StopRequested) for event in kept):
+                self.kernel.keep_open()
+                replace_process(self._packed(stop=bool(kept)))
+        except OSError as error:
+            self._answer_reload(ok=False, text=f"not reloaded, all stays as it was: {error.strerror}")
+        self.plan = None
+        self.looker = Looker(self.config, self.proc, self.family, self.probe)
+        for event in kept:
+            self.events.put_nowait(event)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def _signalled(self, number: signal.Signals) -> None:
-        """What asks for a stop. A terminal that closes does, too; under systemd a stray SIGHUP must not end the engine.
+        """What asks for a stop. A terminal that closes does, too; under systemd SIGHUP asks for a reload.
 
         systemd counts a death by SIGHUP as a clean end (systemd.service(5), SuccessExitStatus=): no restart. It is
         handled, not ignored, for an ignored signal would stay ignored in the engine (execve(2)).
         """
-        if number is not signal.SIGHUP or not self.notifier.connected:
+        if number is not signal.SIGHUP:
             self.events.put_nowait(life_rules.StopRequested())
+        elif not self.notifier.connected:
+            if not (self.life and self.life.stopping):  # a terminal that closes may say so twice: that is no hurry
+                self.events.put_nowait(life_rules.StopRequested())
+        elif self.life and (self.reloading is None or self.reloading.done()):
+            self.reloading = asyncio.create_task(self._reload())
 
     async def _claim_or_stop(self) -> tuple[Gpu, ...] | None:
         """The claimed GPUs, or None where a stop was requested first: a stop works in every phase."""
-        asking = asyncio.create_task(self._claim())
+        asking = asyncio.create_task(claim(self.probe, self.config))
         stopping = asyncio.create_task(self.events.get())
         await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if asking.done():
@@ -184,47 +223,19 @@ class Daemon:
         asking.cancel()
         return None
 
-    async def _claim(self) -> tuple[Gpu, ...]:
-        """The claimed GPUs; a trouble of NVML that may pass is waited out for a while."""
-        deadline = time.monotonic() + NVML_SECONDS
-        while True:
-            view = await asyncio.to_thread(self.probe.view, NVML_SECONDS)
-            passing = view.error is not None and view.error.kind is ErrorClass.RETRY
-            if not passing or time.monotonic() > deadline:
-                return claimed(view, self.config.gpus.claim, self.config.gpus.count)
-            await asyncio.sleep(1.0)
-
-    def _limits(self) -> Limits:
-        """The config's times; looks are frequent enough for systemd's watchdog whatever the config says."""
-        config = self.config
-        interval = config.watch.interval
-        if self.notifier.watchdog:
-            interval = min(interval, self.notifier.watchdog / 4)
-        min_used = config.ready.min_used
-        if min_used == "auto":
-            min_used = min_used_for(weights_size(config.server.target() or ""), len(self.gpus))
-        return Limits(
-            needs=Needs({gpu.uuid: gpu.index for gpu in self.gpus}, min_used),
-            stall=config.ready.stall,
-            ceiling=config.ready.ceiling,
-            interval=interval,
-            probe_timeout=config.watch.timeout,
-            failures=config.watch.failures,
-            drain=config.stop.drain,
-            term_grace=config.sweep.term_grace,
-            exit_deadline=config.sweep.exit_deadline,
-            before=config.stop.before_limit if config.stop.before else 0.0,
-        )
-
     async def _start_engine(self, loop: asyncio.AbstractEventLoop) -> None:
         become_subreaper()
         self.oom_before = self.family.oom_kills()
         environment = engine_environment(os.environ, self.config.server.environment, self.unit, self.state.run)
         # In a thread: a program on a dead network file system must not keep a stop from being heard.
         self.engine = await asyncio.to_thread(start, self.config.server.command, environment, self.layout.config(self.unit))
+        self._mind_engine(loop)
+        self.events.put_nowait(life_rules.Started(self.engine.pid))
+
+    def _mind_engine(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self.engine
         pidfd = os.pidfd_open(self.engine.pid)
         loop.add_reader(pidfd, self._engine_ended, loop, pidfd)
-        self.events.put_nowait(life_rules.Started(self.engine.pid))
 
     def _engine_ended(self, loop: asyncio.AbstractEventLoop, pidfd: int) -> None:
         """The pidfd is readable: the main process has ended. Its status is taken here, once."""
@@ -236,11 +247,14 @@ class Daemon:
 
     # The loop
 
-    async def _loop(self, *watchers: asyncio.Task[None]) -> Exit:
+    async def _loop(self) -> Exit | None:
+        """None: the installed code is to take over."""
         assert self.life
         while self.life.status is None:
+            if self.plan and not self.life.stage:
+                return None
             event = await self._next_event()
-            for watcher in watchers:
+            for watcher in self.watchers:
                 if watcher.done():
                     watcher.result()  # a watcher that failed must not leave an engine unwatched
             before = self.life
@@ -371,18 +385,22 @@ class Daemon:
             self.complained = True
             self.journal.tell(Event("sight-partial", f"the state file is not kept: {complaint}"))
 
-    async def _close(self, loop: asyncio.AbstractEventLoop, *watchers: asyncio.Task[None] | None) -> None:
+    async def _stop_watching(self) -> None:
         self.probe.interrupt()
-        for watcher in watchers:
-            if watcher:
-                watcher.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await watcher
+        for watcher in self.watchers:
+            watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watcher
+        self.watchers = []
+
+    async def _close(self, loop: asyncio.AbstractEventLoop) -> None:
+        await self._stop_watching()
         self.kernel.close()
-        if self.keeping_away:
-            self.keeping_away.cancel()
-            await asyncio.wait({self.keeping_away})
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for task in (self.keeping_away, self.reloading):
+            if task:
+                task.cancel()
+                await asyncio.wait({task})
+        for number in SIGNALS:
             loop.remove_signal_handler(number)
         await self.looker.close()
         if self.engine and self.engine.poll() is None:

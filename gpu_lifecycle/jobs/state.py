@@ -130,6 +130,7 @@ KINDS: dict[str, Callable[[object], bool]] = {
     "same_failures": _whole,
     "failure": _text,
     "refusal": _object,
+    "reload": _object,
     "allowed": _text,
     "kernel_log": _text,
     "last_end": _object,

@@ -100,6 +100,16 @@ EVENTS: dict[str, Kind] = {
         "that is being torn down, or by the driver. It is waited for until sweep.memory_deadline; nobody is killed for it.\n"
         "What to do: as the message says. Each GPU: gpu-lifecycle gpus",
     ),
+    "reloaded": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2c04", NOTICE, "@GPU_LIFECYCLE_UNIT@ has reloaded its config and its own code",
+        "The daemon has given its place, in the same process, to the code that is installed now. The engine was not touched.\n"
+        "What the message names as changing only with the next start, a restart of the unit brings.",
+    ),
+    "reload-refused": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2c05", ERR, "@GPU_LIFECYCLE_UNIT@ could not be reloaded and goes on as before",
+        "The config is wrong, or the installed code did not pass its test in a process of its own. The engine was not touched.\n"
+        "What to do: mend what the message names, then: systemctl reload @GPU_LIFECYCLE_UNIT@",
+    ),
     "start-delayed": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2c02", NOTICE, "@GPU_LIFECYCLE_UNIT@ waits before it tries again",
         "Several runs in a row have failed, so each try waits longer than the one before, at most ten minutes. A run that stays\n"

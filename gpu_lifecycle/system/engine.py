@@ -71,6 +71,38 @@ def start(command: tuple[str, ...], environment: Mapping[str, str], config_file:
         ) from error
 
 
+class Adopted:
+    """A child that an earlier program in this process has started; what ``subprocess.Popen`` is to one's own."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status, negative for a signal; None while it lives."""
+        return self._collect(os.WNOHANG)
+
+    def wait(self) -> int:
+        status = self._collect(0)
+        assert status is not None
+        return status
+
+    def _collect(self, flags: int) -> int | None:
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, flags)
+            except ChildProcessError:
+                pid, status = self.pid, 0  # collected elsewhere: as subprocess has it, nothing is known of it then
+            if pid == self.pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """To a child that has not been collected: its pid cannot mean another process."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
 async def ended(process: subprocess.Popen[bytes]) -> int:
     """Waits for the end of a child; cancelled, it ends it. Returns its exit status."""
     loop = asyncio.get_running_loop()

@@ -1,0 +1,52 @@
+"""What a run starts from: the GPUs that it claims, and the times and amounts that it is judged by."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from gpu_lifecycle.facts import ErrorClass, Gpu
+from gpu_lifecycle.rules.claims import claimed
+from gpu_lifecycle.rules.life import Limits
+from gpu_lifecycle.rules.readiness import Needs, min_used_for
+from gpu_lifecycle.system.gpu import GpuProbe
+from gpu_lifecycle.system.weights import weights_size
+
+if TYPE_CHECKING:
+    from gpu_lifecycle.rules.config import Config
+
+NVML_SECONDS = 30.0
+
+
+async def claim(probe: GpuProbe, config: Config) -> tuple[Gpu, ...]:
+    """The claimed GPUs; a trouble of NVML that may pass is waited out for a while. Raises what ``claimed`` raises."""
+    deadline = time.monotonic() + NVML_SECONDS
+    while True:
+        view = await asyncio.to_thread(probe.view, NVML_SECONDS)
+        passing = view.error is not None and view.error.kind is ErrorClass.RETRY
+        if not passing or time.monotonic() > deadline:
+            return claimed(view, config.gpus.claim, config.gpus.count)
+        await asyncio.sleep(1.0)
+
+
+def limits_for(config: Config, gpus: tuple[Gpu, ...], watchdog: float | None) -> Limits:
+    """The config's times; looks are frequent enough for systemd's watchdog whatever the config says."""
+    interval = config.watch.interval
+    if watchdog:
+        interval = min(interval, watchdog / 4)
+    min_used = config.ready.min_used
+    if min_used == "auto":
+        min_used = min_used_for(weights_size(config.server.target() or ""), len(gpus))
+    return Limits(
+        needs=Needs({gpu.uuid: gpu.index for gpu in gpus}, min_used),
+        stall=config.ready.stall,
+        ceiling=config.ready.ceiling,
+        interval=interval,
+        probe_timeout=config.watch.timeout,
+        failures=config.watch.failures,
+        drain=config.stop.drain,
+        term_grace=config.sweep.term_grace,
+        exit_deadline=config.sweep.exit_deadline,
+        before=config.stop.before_limit if config.stop.before else 0.0,
+    )

@@ -1,0 +1,121 @@
+"""``systemctl reload``: the config is read again, and the daemon gives its place to the code that is installed now.
+
+The process stays the same one, and so the engine's parent: execve(2) keeps the pid, the children and what was opened for it.
+Nothing is given up before the other side has shown, in a process of its own, that it can take over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpu_lifecycle import __version__
+from gpu_lifecycle.errors import Exit, LifecycleError
+from gpu_lifecycle.facts import Layout, UnitName
+from gpu_lifecycle.jobs.limits import limits_for
+from gpu_lifecycle.jobs.settings import parse
+from gpu_lifecycle.rules.handover import Handover, changes, read, unpack
+from gpu_lifecycle.rules.quantity import show_duration
+from gpu_lifecycle.rules.text import printable
+from gpu_lifecycle.system.files import read_config_text
+
+if TYPE_CHECKING:
+    from gpu_lifecycle.rules.config import Config
+
+VARIABLE = "GPU_LIFECYCLE_HANDOVER"  # the number of the descriptor that holds the document
+FIXED = ("server", "gpus")  # sections that only a new start can follow
+SELF_TEST_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a reload will change: the new config's text, and words for a person."""
+
+    latest: str
+    changes: str
+
+
+def merged(started: str, latest: str, file: str) -> Config:
+    """The config in force: what the engine was started with, and for all else the latest. Raises ConfigError."""
+    old, new = parse(started, file), parse(latest, file)
+    return new.model_copy(update={name: getattr(old, name) for name in FIXED})
+
+
+async def prepare(path: str, handover: Handover) -> Plan:
+    """Reads the config and tries the installed code. Raises LifecycleError where everything has to stay as it is."""
+    latest = await asyncio.to_thread(read_config_text, path)
+    in_force, new = merged(handover.config, handover.latest, path), parse(latest, path)
+    now, later = changes(in_force.model_dump(), new.model_dump(), FIXED)
+    words = [f"at once: {', '.join(now)}"] if now else []
+    words += [f"only with the next start: {', '.join(later)}"] if later else []
+    plan = Plan(latest, "; ".join(words) or "the config is the same")
+    await asyncio.to_thread(_self_test, handover.document() | {"latest": latest})
+    return plan
+
+
+def _self_test(document: Mapping[str, Any]) -> None:
+    words = [*_program(), "--self-test"]
+    given = json.dumps(document).encode()
+    try:
+        done = subprocess.run(words, input=given, capture_output=True, timeout=SELF_TEST_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise LifecycleError(f"the installed code did not pass its test within {show_duration(SELF_TEST_SECONDS)}") from None
+    except OSError as error:
+        raise LifecycleError(f"the installed code cannot be run: {error.strerror}") from error
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2]
+        raise LifecycleError(f"the installed code does not pass its test: {printable(said, 300)}", hint="install it again")
+
+
+def self_test(unit: UnitName, layout: Layout) -> Exit:
+    """In a process of its own: could this code take over what standard input holds? Raises where it could not."""
+    from importlib import import_module
+
+    import_module("gpu_lifecycle.jobs.run")  # with it comes all that a run needs
+    try:
+        handover = read(json.load(sys.stdin))
+        config = merged(handover.config, handover.latest, layout.config(unit))
+        unpack(handover.life, limits_for(config, handover.gpus, None))
+    except ValueError as error:
+        raise LifecycleError(f"cannot take over from version {__version__}: {error}") from error
+    return Exit.OK
+
+
+def _program() -> list[str]:
+    """How this process was started, with its interpreter (PEP 587 keeps it in ``sys.orig_argv``)."""
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+def replace_process(handover: Handover) -> None:
+    """Becomes the installed code. Returns only where that fails: raises OSError.
+
+    SIGTERM and the like must be blocked: they stay pending, and are heard on the other side.
+    """
+    text = json.dumps(handover.document()).encode()
+    fd = os.memfd_create("handover", 0)
+    try:
+        os.write(fd, text)
+        os.lseek(fd, 0, os.SEEK_SET)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execve(sys.executable, _program(), os.environ | {VARIABLE: str(fd)})  # noqa: S606 - that very program
+    finally:
+        os.close(fd)
+
+
+def taken_over() -> Handover | None:
+    """What the process that was here before hands over; None: there was none. Raises LifecycleError where it is unfit."""
+    number = os.environ.pop(VARIABLE, "")
+    if not number:
+        return None
+    try:
+        with open(int(number), encoding="utf-8") as file:
+            return read(json.load(file))
+    except (OSError, ValueError) as error:
+        raise LifecycleError(f"cannot take over the run: {error}") from error

@@ -1,0 +1,82 @@
+"""The unit's main process: whether it may run at all, then the daemon, then the exit status that systemd sees."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import traceback
+
+from gpu_lifecycle.errors import BusyError, Exit, LifecycleError
+from gpu_lifecycle.facts import Layout, Phase, UnitName
+from gpu_lifecycle.jobs.reload import taken_over
+from gpu_lifecycle.jobs.serve import Daemon
+from gpu_lifecycle.jobs.settings import unit_cgroup
+from gpu_lifecycle.jobs.state import StateFile
+from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.verdict import FOREGROUND
+from gpu_lifecycle.system.files import read_config_text
+from gpu_lifecycle.system.journal import Journal
+from gpu_lifecycle.system.notify import Notifier, status_line
+from gpu_lifecycle.system.procfs import Proc
+
+
+def serve(unit: UnitName, layout: Layout) -> Exit:
+    """Runs the unit until it ends; returns the exit status of the design. The caller exits with it."""
+    run, managed = run_name(unit)
+    journal = Journal(unit.service, run)
+    notifier = Notifier()
+    state = StateFile.load(layout, unit, run)
+    try:
+        handover = taken_over()
+        if handover is None and state.refusal:
+            notifier.send(status_line(f"refused: {state.refusal[1]}"))
+            return state.refusal[0]
+        if handover is None and managed:
+            _must_be_allowed(state)
+        text = handover.config if handover else read_config_text(layout.config(unit))
+        return asyncio.run(Daemon(unit, layout, text, journal, notifier, state, handover).main())
+    except LifecycleError as error:
+        return _refused(error, journal, notifier, state)
+    except Exception:  # noqa: BLE001 - the boundary: a defect is told with its traceback, and the unit restarts
+        journal.tell(Event("defect", f"gpu-lifecycle has failed:\n{traceback.format_exc(limit=-3)}"))
+        traceback.print_exc()
+        return Exit.DEFECT
+    finally:
+        notifier.close()
+
+
+def run_name(unit: UnitName) -> tuple[str, bool]:
+    """The name of this run, and whether systemd runs it.
+
+    INVOCATION_ID counts only inside the unit: a shell inherits one from whatever started it. A run in the foreground names
+    its daemon instead, so that a sweep can see whether the run is alive.
+    """
+    proc = Proc()
+    run = os.environ.get("INVOCATION_ID", "")
+    if run and unit_cgroup(proc, unit):
+        return run, True
+    identity = proc.identity(os.getpid())
+    return f"{FOREGROUND}{os.getpid()}.{identity.start_ticks if identity else 0}", False
+
+
+def _must_be_allowed(state: StateFile) -> None:
+    """Raises BusyError where the hook has not finished: systemd goes on after a hook that was ended by SIGTERM."""
+    if not state.allowed:
+        raise BusyError(
+            "cannot start the engine: the pre-start hook has not proven the GPUs free for this run",
+            hint=f"was it interrupted, or taken out of the unit? systemctl cat {state.unit.service}",
+        )
+
+
+def _refused(error: LifecycleError, journal: Journal, notifier: Notifier, state: StateFile) -> Exit:
+    text = str(error)
+    journal.tell(
+        Event(
+            "start-refused",
+            f"start refused with status {error.status.value}: {text}",
+            {"GPU_LIFECYCLE_STATUS": str(error.status.value)},
+        )
+    )
+    notifier.send(status_line(f"refused: {text}"))
+    state.save(Phase.FAILED, f"refused: {text}", last_end={"reason": f"refused-{error.status.value}", "text": text})
+    return error.status
