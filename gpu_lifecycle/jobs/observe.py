@@ -11,13 +11,11 @@ from gpu_lifecycle.errors import LifecycleError
 from gpu_lifecycle.facts import GpuView, Identity, Judged, Owner, OwnerKind, Process, Scan, Sight
 from gpu_lifecycle.rules.claims import full_gpus
 from gpu_lifecycle.rules.owners import owner_of
-from gpu_lifecycle.rules.stuck import diagnose
 from gpu_lifecycle.rules.verdict import FOREGROUND, Case, Scene, in_cgroup, judge
 from gpu_lifecycle.system.devices import Devices, find_devices
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.holders import Scanner
 from gpu_lifecycle.system.procfs import Proc
-from gpu_lifecycle.system.threads import look_closely
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +78,9 @@ class Observer:
         return Observation(scan, view, judged, sight)
 
     def _blocking(self, identity: Identity) -> str:
+        from gpu_lifecycle.rules.stuck import diagnose
+        from gpu_lifecycle.system.threads import look_closely
+
         stat = self.proc.stat(identity.pid)
         title = self.proc.title(identity.pid, stat) if stat else ""
         why = diagnose(look_closely(identity, self.proc))

@@ -14,19 +14,15 @@ from typing import TYPE_CHECKING
 from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError
 from gpu_lifecycle.facts import Gpu, GpuView, Judged, Layout, Verdict
 from gpu_lifecycle.jobs.observe import Observation, Observer
-from gpu_lifecycle.jobs.reap import Reaper
 from gpu_lifecycle.rules.claims import Release, claimed, judge_release
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.quantity import show_count, show_duration
 from gpu_lifecycle.rules.report import advice, describe, judged_fields, memory_text
-from gpu_lifecycle.rules.stuck import diagnose
-from gpu_lifecycle.rules.unexplained import Place, amount, explain
 from gpu_lifecycle.rules.verdict import Scene
 from gpu_lifecycle.system.devices import inner_namespace, open_handles
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.locks import hold_gpus
 from gpu_lifecycle.system.sockets import listeners_at, owner_of
-from gpu_lifecycle.system.threads import look_closely
 
 if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
@@ -177,6 +173,8 @@ class Sweep:
                 self.journal.tell(Event(words[item.verdict], text, judged_fields(item)))
 
     def _reap(self, victims: list[Judged], uuids: list[str], view: GpuView) -> None:
+        from gpu_lifecycle.jobs.reap import Reaper  # most sweeps find nobody, and a hook pays for each import
+
         def look() -> list[Judged]:
             return [item for item in self._look(uuids, view).judged if item.verdict is Verdict.REAP]
 
@@ -201,6 +199,9 @@ class Sweep:
         self.journal.tell(Event("holder-reaped", f"reaped {describe(item)} with {signals}, because {item.why}", fields))
 
     def _stuck(self, item: Judged) -> str:
+        from gpu_lifecycle.rules.stuck import diagnose
+        from gpu_lifecycle.system.threads import look_closely
+
         return f"{describe(item)}: {diagnose(look_closely(item.process.identity, self.observer.proc))}"
 
     def _after_release(self, seen: Observation, uuids: list[str]) -> Observation:
@@ -282,6 +283,8 @@ class Sweep:
 
     def _unexplained_text(self, gpus: Sequence[Gpu], judged: Sequence[Judged]) -> str:
         """What is known of memory that nobody visible holds; "" where there is none, or a figure is unknown."""
+        from gpu_lifecycle.rules.unexplained import Place, amount, explain
+
         parts = [(gpu, size) for gpu in gpus if (size := amount(gpu, judged)) and size > self.config.sweep.free_below]
         here = {item.process.pid for item in judged if item.process.devices}
         return "; ".join(explain(parts, here, Place(inner_namespace(), open_handles()))) if parts else ""

@@ -29,7 +29,6 @@ _MAP_LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) ...([sp]) \S+ \S+ \d+ +(/.*)")
 _MARKS = (b"s ", b"/dev/", b"nvidia")
 _NO_DEVICES = (b"/dev/shm/", b"/memfd:", b"/SYSV", b"/dev/zero")
 _RING_FILE = re.compile(r"^\s+\d+: (.+)$", re.MULTILINE)
-_KIND = 0o170000  # the bits of a mode that tell what kind of file it is: inode(7)
 SPLIT = 200  # from so many processes on, a second process looks through half of them: its start costs about as much as 10
 ANSWER_SECONDS = 3.0  # for the worker to end its half after we have ended ours
 KCMP_FILES = 2  # kcmp(2): do two tasks share their descriptor table
@@ -175,20 +174,10 @@ class Scanner:
             names = os.listdir(directory)
         except OSError as error:
             return set(), 0, error.errno not in GONE
-        found: set[int] = set()
-        refused = False
-        look = Look()
-        for name in names:
-            mode = look.at(directory, name)
-            kind = mode & _KIND
-            if kind == st.S_IFCHR:
-                if self.devices.has(rdev := look.rdev):
-                    found.add(rdev)
-            elif kind == 0 and mode:  # an anonymous inode, such as a ring
-                found |= self._by_ring(name, directory, folder)
-            elif not mode:
-                refused = refused or is_refused(directory, name)
-        return found, len(names), refused
+        found, anonymous, failed = Look().sort(directory, names, self.devices.majors)
+        for name in anonymous:
+            found |= self._by_ring(name, directory, folder)
+        return found, len(names), any(is_refused(directory, name) for name in failed)
 
     def _by_ring(self, name: str, directory: int, folder: str) -> set[int]:
         """Files registered with an io_uring have no descriptor; its ``fdinfo`` shows their names, if not their numbers."""
