@@ -33,9 +33,9 @@ def _time(bench: Bench) -> Row:
         median(hook),
         "s",
         peer=median(fuser),
-        ratio_limit=4,
+        ratio_limit=3,
         detail=f"{PROCESSES} idle processes with {FILES} open files each; {ROUNDS} rounds, alternating; {_span(hook)}; "
-        f"target 3, median of ratios {ratio:.2f}",
+        f"the config has been read before; median of ratios {ratio:.2f}",
     )
 
 

@@ -48,6 +48,10 @@ class Layout:
     def state(self, unit: UnitName) -> str:
         return self.under("run/gpu-lifecycle", unit.name, "state.json")
 
+    def kept_config(self, unit: UnitName) -> str:
+        """The config as it was last read, for who reads the same text again."""
+        return self.under("run/gpu-lifecycle/.configs", f"{unit.name}.json")
+
     def runs(self, unit: UnitName) -> str:
         """The ids of the unit's runs. No unit's own folder: no unit's name begins with a dot."""
         return self.under("run/gpu-lifecycle/.runs", f"{unit.name}.json")

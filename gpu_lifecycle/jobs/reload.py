@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpu_lifecycle import __version__
@@ -20,6 +20,7 @@ from gpu_lifecycle.errors import Exit, LifecycleError
 from gpu_lifecycle.facts import Layout, UnitName
 from gpu_lifecycle.jobs.limits import limits_for
 from gpu_lifecycle.jobs.settings import parse
+from gpu_lifecycle.rules.config import plain
 from gpu_lifecycle.rules.handover import Handover, changes, read, unpack
 from gpu_lifecycle.rules.quantity import show_duration
 from gpu_lifecycle.rules.text import printable
@@ -44,14 +45,14 @@ class Plan:
 def merged(started: str, latest: str, file: str) -> Config:
     """The config in force: what the engine was started with, and for all else the latest. Raises ConfigError."""
     old, new = parse(started, file), parse(latest, file)
-    return new.model_copy(update={name: getattr(old, name) for name in FIXED})
+    return replace(new, server=old.server, gpus=old.gpus)
 
 
 async def prepare(path: str, handover: Handover) -> Plan:
     """Reads the config and tries the installed code. Raises LifecycleError where everything has to stay as it is."""
     latest = await asyncio.to_thread(read_config_text, path)
     in_force, new = merged(handover.config, handover.latest, path), parse(latest, path)
-    now, later = changes(in_force.model_dump(), new.model_dump(), FIXED)
+    now, later = changes(plain(in_force), plain(new), FIXED)
     words = [f"at once: {', '.join(now)}"] if now else []
     words += [f"only with the next start: {', '.join(later)}"] if later else []
     plan = Plan(latest, "; ".join(words) or "the config is the same")

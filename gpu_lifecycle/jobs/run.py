@@ -8,13 +8,12 @@ import traceback
 
 from gpu_lifecycle.errors import BusyError, Exit, LifecycleError
 from gpu_lifecycle.facts import Layout, Phase, UnitName
-from gpu_lifecycle.jobs.reload import taken_over
+from gpu_lifecycle.jobs.reload import merged, taken_over
 from gpu_lifecycle.jobs.serve import Daemon
-from gpu_lifecycle.jobs.settings import unit_cgroup
+from gpu_lifecycle.jobs.settings import load, unit_cgroup
 from gpu_lifecycle.jobs.state import StateFile
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.verdict import FOREGROUND
-from gpu_lifecycle.system.files import read_config_text
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.notify import Notifier, status_line
 from gpu_lifecycle.system.procfs import Proc
@@ -33,8 +32,11 @@ def serve(unit: UnitName, layout: Layout) -> Exit:
             return state.refusal[0]
         if handover is None and managed:
             _must_be_allowed(state)
-        text = handover.config if handover else read_config_text(layout.config(unit))
-        return asyncio.run(Daemon(unit, layout, text, journal, notifier, state, handover).main())
+        if handover:
+            config, text = merged(handover.config, handover.latest, layout.config(unit)), handover.config
+        else:
+            config, text = load(layout, unit)
+        return asyncio.run(Daemon(unit, layout, config, text, journal, notifier, state, handover).main())
     except LifecycleError as error:
         return _refused(error, journal, notifier, state)
     except Exception:  # noqa: BLE001 - the boundary: a defect is told with its traceback, and the unit restarts

@@ -18,10 +18,11 @@ from gpu_lifecycle.jobs.evidence import Evidence, Scene
 from gpu_lifecycle.jobs.kernel import KernelEar
 from gpu_lifecycle.jobs.limits import claim, limits_for
 from gpu_lifecycle.jobs.look import Looker, own_pids
-from gpu_lifecycle.jobs.reload import Plan, merged, prepare, replace_process
-from gpu_lifecycle.jobs.settings import parse, unit_cgroup
+from gpu_lifecycle.jobs.reload import Plan, prepare, replace_process
+from gpu_lifecycle.jobs.settings import unit_cgroup
 from gpu_lifecycle.jobs.state import StateFile, probe_row, state_fields
 from gpu_lifecycle.rules import lifecycle as life_rules
+from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.handover import Handover, pack, unpack
 from gpu_lifecycle.rules.lifecycle import Life, step
@@ -50,19 +51,18 @@ class Daemon:
         self,
         unit: UnitName,
         layout: Layout,
+        config: Config,
         text: str,
         journal: Journal,
         notifier: Notifier,
         state: StateFile,
         handover: Handover | None = None,
     ) -> None:
-        """``text`` is the config's; with ``handover`` the run goes on that another version of this program has begun.
+        """``text`` is that of the config which the engine was started with, or is to be started with.
 
-        Raises ConfigError.
+        With ``handover`` the run goes on that another version of this program has begun.
         """
-        file = layout.config(unit)
-        config = merged(handover.config, handover.latest, file) if handover else parse(text, file)
-        self.text = handover.config if handover else text  # what the engine was started with
+        self.text = text
         self.latest = handover.latest if handover else text
         self.handover = handover
         self.plan: Plan | None = None

@@ -7,22 +7,45 @@ import os
 import sys
 import types
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from gpu_lifecycle import __version__
+from gpu_lifecycle.errors import LifecycleError
 from gpu_lifecycle.facts import Layout, UnitName
-from gpu_lifecycle.system.files import read_config_text
+from gpu_lifecycle.rules.config import Config, from_plain, plain
+from gpu_lifecycle.system.files import read_config_text, read_roots, write_state
 from gpu_lifecycle.system.procfs import Proc
-
-if TYPE_CHECKING:
-    from gpu_lifecycle.rules.config import Config
 
 PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 
 def load_config(layout: Layout, unit: UnitName) -> Config:
     """The unit's config. Raises ConfigError, NotPermittedError."""
+    return load(layout, unit)[0]
+
+
+def load(layout: Layout, unit: UnitName) -> tuple[Config, str]:
+    """The unit's config and its text. A text that was read before, by this very code, needs no schema any more.
+
+    Root keeps what it has read, in a folder that only root writes, as readable as the config itself.
+    """
     path = layout.config(unit)
-    return parse(read_config_text(path), path)
+    text = read_config_text(path)
+    kept = read_roots(layout.kept_config(unit))
+    if kept and kept.get("text") == text and kept.get("code") == _code():
+        with contextlib.suppress(ValueError):
+            return from_plain(kept.get("config")), text
+    config = parse(text, path)
+    if os.geteuid() == 0 and os.path.isdir(layout.run_dir):
+        with contextlib.suppress(LifecycleError):  # then the next one reads it as this one did
+            write_state(layout.kept_config(unit), {"text": text, "code": _code(), "config": plain(config)}, path)
+    return config, text
+
+
+def _code() -> list[object]:
+    """What decides how a text is read: after an upgrade, or a change by hand, it is another one."""
+    folder = os.path.dirname(os.path.dirname(__file__)) + "/rules"
+    times = [os.stat(f"{folder}/{name}.py").st_mtime_ns for name in ("config", "schema", "quantity", "engines", "endpoints")]
+    return [__version__, *times]
 
 
 def parse(text: str, file: str) -> Config:
@@ -35,7 +58,7 @@ def parse(text: str, file: str) -> Config:
     os.environ[PLUGINS] = "1"
     try:
         with _no_plugins():
-            from gpu_lifecycle.rules.config import parse_config
+            from gpu_lifecycle.rules.schema import parse_config
     finally:
         if before is None:
             del os.environ[PLUGINS]

@@ -90,6 +90,18 @@ def read_state(path: str) -> tuple[dict[str, object] | None, str]:
     return (state, "") if isinstance(state, dict) else (None, "it is not a JSON object")
 
 
+def read_roots(path: str) -> dict[str, object] | None:
+    """The JSON object at ``path``, if root alone could write it there; None else, for whatever reason.
+
+    Read where a wrong content would be believed. A user's own counts for that user.
+    """
+    try:
+        owner = os.stat(path, follow_symlinks=False).st_uid
+    except OSError:
+        return None
+    return read_state(path)[0] if owner in (0, os.geteuid()) else None
+
+
 def _refuse(constant: str) -> object:
     raise ValueError(f"{constant} is not JSON")
 
@@ -118,13 +130,13 @@ def _read(path: str, flags: int) -> bytes:
     return data
 
 
-def write_state(path: str, value: dict[str, object]) -> None:
+def write_state(path: str, value: dict[str, object], like: str = "") -> None:
     """Replace the file at ``path`` by ``value`` as JSON in one step: a reader sees the old or the new one.
 
-    It is world-readable (0644); missing directories are made (0755). The directory is opened through no
-    link and all else happens inside it, so a link planted at either name cannot steer the write elsewhere.
-    Nothing is synced: ``/run`` does not outlive the machine's power. Raises NotPermittedError, or
-    LifecycleError with the place; no temporary file stays.
+    It is world-readable (0644), or has the owner and the mode of ``like``, another file; missing directories are made
+    (0755). The directory is opened through no link and all else happens inside it, so a link planted at either name cannot
+    steer the write elsewhere. Nothing is synced: ``/run`` does not outlive the machine's power. Raises NotPermittedError,
+    or LifecycleError with the place; no temporary file stays.
     """
     import json
 
@@ -136,7 +148,7 @@ def write_state(path: str, value: dict[str, object]) -> None:
     try:
         fd = _open_directory(directory or ".", os.O_NOFOLLOW)
         try:
-            _replace(fd, name, data)
+            _replace(fd, name, data, os.stat(like) if like else None)
         finally:
             os.close(fd)
     except OSError as error:
@@ -172,13 +184,16 @@ def _make_directory(name: str, above: int) -> int:
     return fd
 
 
-def _replace(directory: int, name: str, data: bytes) -> None:
+def _replace(directory: int, name: str, data: bytes, like: os.stat_result | None = None) -> None:
     temporary = f".{name}.{os.getpid()}.{os.urandom(6).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(temporary, flags, 0o644, dir_fd=directory)
     try:
         try:
-            os.fchmod(fd, 0o644)  # whatever the umask
+            os.fchmod(fd, 0o600 if like else 0o644)  # whatever the umask
+            if like:
+                os.fchown(fd, like.st_uid, like.st_gid)
+                os.fchmod(fd, stat.S_IMODE(like.st_mode))
             while data:
                 data = data[os.write(fd, data) :]
         finally:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_lifecycle.errors import ConfigError, Exit
-from gpu_lifecycle.rules.config import Config, Gpus, Ready, Server, Stop, Sweep, Watch, parse_config
+from gpu_lifecycle.rules.config import SECTIONS, Config, from_plain, plain
 from gpu_lifecycle.rules.engines import ENGINES
+from gpu_lifecycle.rules.schema import parse_config
 from gpu_lifecycle.rules.text import printable
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
 EXAMPLES = sorted((Path(__file__).parents[2] / "config").glob("*.toml"))
-SECTIONS: dict[str, type[BaseModel]] = {
-    "server": Server,
-    "gpus": Gpus,
-    "sweep": Sweep,
-    "ready": Ready,
-    "watch": Watch,
-    "stop": Stop,
-}
 SERVER = '[server]\ncommand = ["/bin/x"]\n'
 FILE = "/etc/gpu-lifecycle/kimi.toml"
 
@@ -37,6 +30,10 @@ def short(value: object) -> str | None:
 
 def parse(text: str) -> Config:
     return parse_config(text, FILE)
+
+
+def names(section: type[Any]) -> list[str]:
+    return [item.name for item in fields(section)]
 
 
 def refused(text: str) -> ConfigError:
@@ -111,8 +108,8 @@ def test_the_command_says_the_rest_and_a_key_overrides_it() -> None:
 
 def test_a_config_cannot_be_changed() -> None:
     config = parse(SERVER)
-    with pytest.raises(ValueError, match="frozen"):
-        config.stop.drain = 1.0
+    with pytest.raises(FrozenInstanceError):
+        config.stop.drain = 1.0  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -309,13 +306,13 @@ def test_the_kimi_example_names_every_key_and_its_defaults_are_true() -> None:
     text = path.read_text(encoding="utf-8")
     config = parse_config(text, str(path))
     for name, section in SECTIONS.items():
-        for key in section.model_fields:
+        for key in names(section):
             assert f"\n{key} = " in text or f"\n# {key} = " in text or f"[{name}.{key}]" in text, key
     default = parse(SERVER)
     changed = {"server", "gpus", "sweep"}
-    for name in set(Config.model_fields) - changed:
+    for name in set(SECTIONS) - changed:
         assert getattr(config, name) == getattr(default, name)
-    assert config.sweep == default.sweep.model_copy(update={"policy": "dedicated"})
+    assert config.sweep == replace(default.sweep, policy="dedicated")
     assert (config.gpus.claim, config.gpus.count, config.server.tensor_parallel()) == ("all", 8, 8)
     assert config.server.draft() == "/models/kimi-k2.5-eagle3"
 
@@ -341,7 +338,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3).map(lambda items: f"[{', '.join(map(str, items))}]"),
     max_leaves=4,
 )
-KEYS = st.sampled_from([f"{section}.{key}" for section, model in SECTIONS.items() for key in model.model_fields])
+KEYS = st.sampled_from([f"{section}.{key}" for section, kind in SECTIONS.items() for key in names(kind)])
 
 
 @given(KEYS, VALUES)
@@ -353,3 +350,30 @@ def test_any_value_is_read_or_refused_at_its_line(key: str, value: object) -> No
     error = error_of(text)
     assert error is None or error.line == 2 or error.key == "server.url"
     assert error is None or error.hint
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_a_config_is_the_same_after_it_was_kept_as_json(path: Path) -> None:
+    config = parse_config(path.read_text(encoding="utf-8"), str(path))
+    assert from_plain(json.loads(json.dumps(plain(config)))) == config
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document.pop("stop"),
+        lambda document: document["stop"].pop("drain"),
+        lambda document: document["stop"].update(more=1),
+        lambda document: document.update(stop=7),
+        lambda document: document.update(stop=None),
+    ],
+)
+def test_a_kept_config_of_another_version_is_refused(change: Callable[[dict[str, Any]], object]) -> None:
+    document = plain(parse(SERVER))
+    change(document)
+    with pytest.raises(ValueError, match=r"another version|no config"):
+        from_plain(document)
+    others: list[object] = [None, [], "x", {"server": []}]
+    for other in others:
+        with pytest.raises(ValueError, match="no config"):
+            from_plain(other)
