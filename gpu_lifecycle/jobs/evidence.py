@@ -13,12 +13,14 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_lifecycle.facts import GpuView, Identity, Layout, UnitName
+from gpu_lifecycle.rules.build_locks import places, suspects
 from gpu_lifecycle.rules.text import printable, redact
+from gpu_lifecycle.system.build_locks import find
 from gpu_lifecycle.system.files import write_evidence
 from gpu_lifecycle.system.patience import Patience
 from gpu_lifecycle.system.procfs import Proc
@@ -39,9 +41,11 @@ class Scene:
     why: str
     processes: Mapping[int, Identity]
     view: GpuView | None = None
-    probes: Sequence[Mapping[str, object]] = ()
+    probes: Iterable[Mapping[str, object]] = ()
     output: Sequence[str] = ()
     engine: str = ""  # the program, beside which a py-spy may lie
+    environment: Mapping[str, str] = field(default_factory=dict)  # the engine's, which says where it builds
+    loading_since: float | None = None  # seconds since the epoch; None: it was not loading
 
 
 @dataclass
@@ -54,15 +58,18 @@ class Evidence:
     proc: Proc
     patience: Patience = field(default_factory=lambda: Patience(SECONDS))
 
-    def gather(self, scene: Scene) -> str:
-        """Keeps it and returns the folder. Raises OSError where that cannot be done, also in time."""
+    def gather(self, scene: Scene) -> tuple[str, str]:
+        """Keeps it; returns the folder, and what is known of locks that may have held a load up.
+
+        Raises OSError where that cannot be done, also in time.
+        """
         return self.patience.one(os.getpid(), lambda _: self._gather(scene))
 
-    def _gather(self, scene: Scene) -> str:
+    def _gather(self, scene: Scene) -> tuple[str, str]:
         now = datetime.datetime.now(datetime.UTC)
         name = f"{now:%Y%m%dT%H%M%S.%f}Z-{''.join(c for c in self.run if c.isalnum())[:8]}"
         processes = self._processes(scene.processes)
-        document = {
+        document: dict[str, Any] = {
             "schema": 1,
             "unit": self.unit.service,
             "run": self.run,
@@ -72,6 +79,8 @@ class Evidence:
             "gpus": _gpus(scene.view),
             "probes": list(scene.probes),
         }
+        locks = self._locks(scene)
+        document["locks"] = locks
         stacks = _stacks(list(scene.processes), scene.engine)
         files = {
             "incident.json": json.dumps(document, indent=1),
@@ -81,7 +90,13 @@ class Evidence:
         folder = f"{self.layout.var_dir(self.unit)}/incidents"
         kept = {file: text[:LIMIT].encode("utf-8", "backslashreplace") for file, text in files.items() if text}
         write_evidence(folder, name, kept, KEPT)
-        return f"{folder}/{name}"
+        return f"{folder}/{name}", locks
+
+    def _locks(self, scene: Scene) -> str:
+        if scene.loading_since is None:
+            return ""
+        found = find(places(scene.environment), self.proc)
+        return suspects(found, scene.loading_since, scene.processes, time.time())
 
     def _processes(self, processes: Mapping[int, Identity]) -> list[dict[str, Any]]:
         return [self._process(identity) for _, identity in sorted(processes.items())[:PROCESSES]]

@@ -50,3 +50,8 @@ def limits_for(config: Config, gpus: tuple[Gpu, ...], watchdog: float | None) ->
         exit_deadline=config.sweep.exit_deadline,
         before=config.stop.before_limit if config.stop.before else 0.0,
     )
+
+
+def probe_deadline(config: Config, watchdog: float | None) -> float:
+    """Seconds for one answer: below half of systemd's ``watchdog``, so that a slow one is judged here before we are."""
+    return min(config.watch.timeout, watchdog / 2) if watchdog else config.watch.timeout

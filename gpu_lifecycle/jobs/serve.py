@@ -14,9 +14,10 @@ from typing import assert_never
 from gpu_lifecycle import __version__
 from gpu_lifecycle.errors import BlindError, BusyError, Exit, LifecycleError
 from gpu_lifecycle.facts import Gpu, Layout, Phase, UnitName
+from gpu_lifecycle.jobs.before import Before
 from gpu_lifecycle.jobs.evidence import Evidence, Scene
 from gpu_lifecycle.jobs.kernel import KernelEar
-from gpu_lifecycle.jobs.limits import claim, limits_for
+from gpu_lifecycle.jobs.limits import claim, limits_for, probe_deadline
 from gpu_lifecycle.jobs.look import Looker, own_pids
 from gpu_lifecycle.jobs.reload import Plan, prepare, replace_process
 from gpu_lifecycle.jobs.settings import unit_cgroup
@@ -29,7 +30,7 @@ from gpu_lifecycle.rules.lifecycle import Life, step
 from gpu_lifecycle.rules.readiness import Look
 from gpu_lifecycle.rules.text import printable
 from gpu_lifecycle.system.cgroup import Cgroup
-from gpu_lifecycle.system.engine import Adopted, Family, become_subreaper, ended, engine_environment, reap_adopted, start
+from gpu_lifecycle.system.engine import Adopted, Family, become_subreaper, engine_environment, reap_adopted, start
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.notify import Notifier, status_line
@@ -88,8 +89,9 @@ class Daemon:
         self.life: Life | None = None
         self.history: deque[dict[str, object]] = deque(maxlen=HISTORY)
         self.evidence = Evidence(layout, unit, state.run, self.proc)
-        self.keeping_away: asyncio.Task[None] | None = None
-        self.before: subprocess.Popen[bytes] | None = None  # stop.before
+        file = layout.config(unit)
+        self.before = Before(unit, state.run, file, lambda text: self.events.put_nowait(life_rules.BeforeEnded(text)))
+        self.began = time.time()
         self.oom_before = 0
         self.watchers: list[asyncio.Task[None]] = []
 
@@ -283,7 +285,7 @@ class Daemon:
         while self.life.stage == 0:
             path = preset.live_path if self.life.was_ready else preset.ready_path
             try:
-                self.last = await self.looker.look(uuids, path, self._probe_deadline())
+                self.last = await self.looker.look(uuids, path, probe_deadline(self.config, self.notifier.watchdog))
                 self.history.append(probe_row(self.last) | {"at": round(time.time(), 1)})
                 self.kernel.know(identity.pid for identity in self.last.alive)
                 self.events.put_nowait(life_rules.Looked(self.last))
@@ -301,11 +303,6 @@ class Daemon:
     def _hear(self) -> None:
         for said in self.kernel.hear(lambda: own_pids(self.family, self.probe) or ()):
             self.events.put_nowait(said)
-
-    def _probe_deadline(self) -> float:
-        """Below the watchdog's half, so that a slow answer is judged here before systemd judges us."""
-        limit = self.config.watch.timeout
-        return min(limit, self.notifier.watchdog / 2) if self.notifier.watchdog else limit
 
     def _interval(self) -> float:
         assert self.life
@@ -327,7 +324,7 @@ class Daemon:
             case life_rules.SignalAll(kill):
                 self._signal_all(signal.SIGKILL if kill else signal.SIGTERM)
             case life_rules.RunBefore():
-                self.keeping_away = asyncio.create_task(self._run_before())
+                self.before.begin(self.config.stop.before or ())
             case life_rules.Gather(why):
                 await self._gather(why)
             case life_rules.Finish():
@@ -335,32 +332,24 @@ class Daemon:
             case _:
                 assert_never(effect)
 
-    async def _run_before(self) -> None:
-        """stop.before, with the engine's environment but none of the service manager's; its time is the machine's to watch."""
-        command = self.config.stop.before or ()
-        environment = engine_environment(os.environ, {}, self.unit, self.state.run)
-        try:
-            self.before = await asyncio.to_thread(start, command, environment, self.layout.config(self.unit))
-        except LifecycleError as error:
-            self.events.put_nowait(life_rules.BeforeEnded(f"cannot be run: {error.message}"))
-            return
-        status = await ended(self.before)
-        self.events.put_nowait(life_rules.BeforeEnded(f"exited with status {status}" if status else ""))
-
     async def _gather(self, why: str) -> None:
         """Evidence, before anything is signalled. It fails nothing: a run that ends has to end."""
         living = own_pids(self.family, self.probe) or {}
-        scene = Scene(why, living, self.looker.view, list(self.history), (), self.config.server.command[0])
+        environment = dict(os.environ) | self.config.server.environment
+        since = None if self.life and self.life.was_ready else self.began
+        scene = Scene(why, living, self.looker.view, self.history, (), self.config.server.command[0], environment, since)
         try:
-            folder = await asyncio.to_thread(self.evidence.gather, scene)
+            folder, locks = await asyncio.to_thread(self.evidence.gather, scene)
         except OSError as error:
             self.journal.tell(Event("sight-partial", f"no evidence of this is kept: {error}"))
             return
         self.journal.tell(Event("evidence-kept", f"evidence of this is kept in {folder}"))
+        if locks:
+            self.journal.tell(Event("build-locked", f"the load may have waited for a lock: {locks}"))
 
     def _children(self) -> set[int]:
         """Whose end is waited for elsewhere."""
-        return {child.pid for child in (self.engine, self.before) if child}
+        return {child.pid for child in (self.engine, self.before.process) if child}
 
     def _signal_main(self) -> None:
         if self.engine and self.engine.poll() is None:
@@ -396,10 +385,10 @@ class Daemon:
     async def _close(self, loop: asyncio.AbstractEventLoop) -> None:
         await self._stop_watching()
         self.kernel.close()
-        for task in (self.keeping_away, self.reloading):
-            if task:
-                task.cancel()
-                await asyncio.wait({task})
+        await self.before.close()
+        if self.reloading:
+            self.reloading.cancel()
+            await asyncio.wait({self.reloading})
         for number in SIGNALS:
             loop.remove_signal_handler(number)
         await self.looker.close()

@@ -116,6 +116,12 @@ EVENTS: dict[str, Kind] = {
         "ready for ten minutes ends that, and so does a start by hand, which waits for nothing.\n"
         "What to do: gpu-lifecycle status @GPU_LIFECYCLE_UNIT@ says how the last run ended.",
     ),
+    "build-locked": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2c06", WARNING, "A lock of a build may have held the load up",
+        "Engines compile kernels at their first start and lock the place where they do. A build that was killed leaves its lock\n"
+        "behind, and each later start waits for it in silence. Nothing is removed by us: another build may be at work there.\n"
+        "What to do: as the message says, once you are sure that nobody builds there.",
+    ),
     "evidence-kept": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2c03", NOTICE, "Evidence of a failing run was kept",
         "Before anything was signalled, what the processes were doing, the GPUs and the last probes were written down.\n"

@@ -27,6 +27,10 @@ def evidence(tmp_path: Path) -> Evidence:
     return Evidence(Layout(str(tmp_path)), UNIT, "0123456789abcdef", Proc())
 
 
+def keep(evidence: Evidence, scene: Scene) -> Path:
+    return Path(evidence.gather(scene)[0])
+
+
 def scene(why: str = "stalled", pid: int = os.getpid(), output: tuple[str, ...] = (), engine: str = "/bin/true") -> Scene:
     identity = Proc().identity(pid)
     assert identity
@@ -34,7 +38,7 @@ def scene(why: str = "stalled", pid: int = os.getpid(), output: tuple[str, ...] 
 
 
 def test_what_is_kept(evidence: Evidence) -> None:
-    folder = Path(evidence.gather(scene("stalled\x1b[2J", output=("loading", "--api-key hunter2 \x07", "RuntimeError"))))
+    folder = keep(evidence, scene("stalled\x1b[2J", output=("loading", "--api-key hunter2 \x07", "RuntimeError")))
     document = json.loads((folder / "incident.json").read_text())
     assert document["why"] == "stalled\\x1b[2J"
     assert document["unit"] == UNIT.service
@@ -48,12 +52,12 @@ def test_what_is_kept(evidence: Evidence) -> None:
 
 def test_an_error_of_nvml_is_kept_as_one(evidence: Evidence) -> None:
     view = GpuView((), error=classify("15", "lost"))
-    folder = Path(evidence.gather(Scene("gpu lost", {}, view)))
+    folder = keep(evidence, Scene("gpu lost", {}, view))
     assert "fallen off the bus" in json.loads((folder / "incident.json").read_text())["gpus"][0]["error"]
 
 
 def test_only_the_newest_are_kept_and_none_is_large(evidence: Evidence) -> None:
-    made = [evidence.gather(scene(output=("x" * 900,) * 2000)) for _ in range(KEPT + 3)]
+    made = [evidence.gather(scene(output=("x" * 900,) * 2000))[0] for _ in range(KEPT + 3)]
     folder = Path(made[-1]).parent
     assert sorted(str(path) for path in folder.iterdir()) == made[3:]
     assert max(path.stat().st_size for path in folder.rglob("*.txt")) <= LIMIT
@@ -87,7 +91,7 @@ def test_stacks_come_from_the_tool_beside_the_engine(evidence: Evidence, tmp_pat
     tool = tmp_path / "py-spy"
     tool.write_text(STACKS)
     tool.chmod(0o755)
-    folder = Path(evidence.gather(scene(engine=str(tmp_path / "python"))))
+    folder = keep(evidence, scene(engine=str(tmp_path / "python")))
     assert f"process {os.getpid()}" in (folder / "stacks.txt").read_text()
     assert "forward (model.py:1)" in (folder / "stacks.txt").read_text()
 
@@ -97,7 +101,7 @@ def test_a_tool_that_hangs_takes_its_time_and_no_more(evidence: Evidence, tmp_pa
     tool.write_text("#!/bin/sh\nexec sleep 60\n")
     tool.chmod(0o755)
     began = time.monotonic()
-    folder = Path(evidence.gather(scene(engine=str(tmp_path / "python"))))
+    folder = keep(evidence, scene(engine=str(tmp_path / "python")))
     assert time.monotonic() - began < 20
     assert "timed out" in (folder / "stacks.txt").read_text()
 
@@ -135,5 +139,5 @@ def test_a_process_that_is_gone_is_kept_as_gone(evidence: Evidence) -> None:
     done = subprocess.Popen([sys.executable, "-c", "pass"])
     gone = scene(pid=done.pid)
     done.wait()
-    document = json.loads((Path(evidence.gather(gone)) / "incident.json").read_text())
+    document = json.loads((keep(evidence, gone) / "incident.json").read_text())
     assert document["processes"] == [{"pid": done.pid, "title": "", "state": "", "threads": {}}]

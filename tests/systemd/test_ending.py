@@ -113,3 +113,16 @@ def test_each_try_waits_longer_and_a_start_by_hand_does_not(site: Site) -> None:
         site.begin()
         site.start()
         assert not site.events("start-delayed")
+
+
+def test_a_load_that_waits_for_the_lock_of_a_dead_build_names_it(site: Site) -> None:
+    """Field case F51: torch's baton is a file; whoever finds it waits for its maker, who was killed long ago."""
+    folder = "/var/cache/gpu-lifecycle/sglang-kimi/torch_extensions/py311/fused"
+    site.machine.run(["sh", "-c", f"mkdir -p {folder} && touch -d '2 hours ago' {folder}/lock"])
+    site.configure("--misbehave", "never-listens", extra='[ready]\nstall = "3s"\n[watch]\ninterval = "500ms"\n')
+    site.start(wait=False)
+    site.machine.wait(lambda: bool(site.events("build-locked")), 40, "the lock to be named")
+    assert f"{folder}/lock was left 2h ago by a build that is dead; to go on: rm {folder}/lock" in site.messages("build-locked")
+    assert "no progress for ready.stall" in site.messages("engine-failed")
+    assert site.ask("ls", folder).strip() == "lock", "it is not ours to remove"
+    site.machine.run(["rm", "-r", folder])
