@@ -5,6 +5,7 @@ Unknown is ``None``, never 0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -254,6 +255,20 @@ class GpuView:
     driver: str = ""
     error: GpuError | None = None
     at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHealth:
+    """What one GPU says of its fitness: ``values`` by the name of the item, None where it knows no such thing.
+
+    ``errors``: items that could not be read; ``error``: the GPU itself could not be reached.
+    """
+
+    uuid: str
+    index: int
+    values: Mapping[str, int | None] = field(default_factory=dict)
+    errors: Mapping[str, GpuError] = field(default_factory=dict)
+    error: GpuError | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError
 from gpu_lifecycle.facts import Finding, GpuView, Layout, Level, UnitName, Verdict
+from gpu_lifecycle.jobs.fitness import examine
 from gpu_lifecycle.jobs.inspect import print_json, scene_for
 from gpu_lifecycle.jobs.observe import Observation, Observer
 from gpu_lifecycle.jobs.settings import load_config
@@ -128,7 +129,16 @@ def _gpus(unit: UnitName, config: Config, layout: Layout) -> Found:
         for path in observer.devices.wrong:
             hint = f"remove it and let the driver make it: rm {path}; nvidia-modprobe -u -c 0"
             yield Finding(Level.WARN, "wrong-node", f"{path} is no node of the NVIDIA driver", hint), Exit.OK
+        yield from _fitness(probe, [gpu.uuid for gpu in gpus])
         yield from _holders(scene_for(unit, config, layout), config, observer, [gpu.uuid for gpu in gpus], view)
+
+
+def _fitness(probe: GpuProbe, claim: list[str]) -> Found:
+    fitness = examine(probe, claim, lambda _: None, wait=0)
+    for text in fitness.unknown:
+        yield Finding(Level.WARN, "fitness-unknown", text, "see nvidia-smi -q"), Exit.OK
+    for item in fitness.unfit:
+        yield item.finding, item.status if item.finding.level is Level.ERROR else Exit.OK
 
 
 def _holders(scene: Scene, config: Config, observer: Observer, claim: list[str], view: GpuView) -> Found:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError, UsageError
-from gpu_lifecycle.facts import Gpu, Layout, Phase, UnitName
+from gpu_lifecycle.facts import Gpu, Layout, Level, Phase, UnitName
 from gpu_lifecycle.jobs.settings import load_config, parse, unit_cgroup
 from gpu_lifecycle.jobs.state import StateFile
 from gpu_lifecycle.rules.budget import Budget
@@ -21,6 +21,7 @@ from gpu_lifecycle.system.notify import Notifier, status_line
 from gpu_lifecycle.system.procfs import Proc
 
 if TYPE_CHECKING:
+    from gpu_lifecycle.jobs.fitness import Fitness
     from gpu_lifecycle.jobs.sweep import SweepResult
     from gpu_lifecycle.rules.config import Config
 
@@ -53,6 +54,7 @@ class Hook:
         self._shown = 0.0
         self._complained = False
         self.probe = GpuProbe()
+        self.fitness: Fitness | None = None  # of the claimed GPUs, once they are free
 
     def show(self, text: str) -> None:
         """Says what is being waited for, at most once a second."""
@@ -95,7 +97,12 @@ class Hook:
                 past_runs=past_runs(self.layout, self.unit),
             )
             self.notifier.send(f"EXTEND_TIMEOUT_USEC={round(bound(config) * 1e6)}")
-            return Sweep(lambda: scene, config, self.layout, observer, self.journal, self.show).run(prove=prove)
+            result = Sweep(lambda: scene, config, self.layout, observer, self.journal, self.show).run(prove=prove)
+            if result.status is Exit.OK and not survivors_only:
+                from gpu_lifecycle.jobs.fitness import examine
+
+                self.fitness = examine(probe, [gpu.uuid for gpu in result.gpus], self.show)
+            return result
 
     def close(self) -> None:
         self.probe.close()
@@ -120,7 +127,7 @@ def pre_start(unit: UnitName, layout: Layout) -> Exit:
         result = hook.sweep(config, survivors_only=False)
         if result.status is not Exit.OK:
             return _refuse(hook, result.status, result.text)
-        return _port_free(hook, config) or _allow(hook, result)
+        return _unfit(hook) or _port_free(hook, config) or _allow(hook, result)
     except UsageError:
         raise
     except LifecycleError as error:
@@ -180,6 +187,26 @@ def _wait(hook: Hook, seconds: float) -> None:
     while (left := until - time.monotonic()) > 0:
         hook.show(f"waiting {show_duration(round(left))} more: {failed} runs in a row have failed")
         time.sleep(min(left, SHOW_EVERY))
+
+
+def _unfit(hook: Hook) -> Exit | None:
+    """Tells all that is doubtful about the claimed GPUs, and refuses where one cannot work."""
+    fitness = hook.fitness
+    if fitness is None:
+        return None
+    for text in fitness.unknown:
+        hook.journal.tell(Event("nvml-trouble", text))
+    errors = [item for item in fitness.unfit if item.finding.level is Level.ERROR]
+    for item in fitness.unfit:
+        if item not in errors:
+            text = f"{item.finding.message}; {item.finding.hint}"
+            hook.journal.tell(Event("gpu-doubtful", text, {"GPU_LIFECYCLE_GPU": item.uuid}))
+    if not errors:
+        return None
+    worst = next((item.status for item in errors if item.status.permanent), errors[0].status)
+    said = "; ".join(f"{item.finding.message} ({item.finding.hint})" for item in errors[:3])
+    more = f"; and {len(errors) - 3} more: gpu-lifecycle check {hook.unit.name}" if len(errors) > 3 else ""
+    return _refuse(hook, worst, said + more)
 
 
 def _port_free(hook: Hook, config: Config) -> Exit | None:

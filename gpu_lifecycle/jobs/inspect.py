@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError, NotPermittedError
 from gpu_lifecycle.facts import GpuView, Judged, Layout, UnitName
+from gpu_lifecycle.jobs.fitness import examine
 from gpu_lifecycle.jobs.observe import Observer
 from gpu_lifecycle.jobs.runs import past_runs
 from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.jobs.sweep import NVML_SECONDS, Sweep, SweepResult
 from gpu_lifecycle.rules.claims import claimed
+from gpu_lifecycle.rules.fitness import state
 from gpu_lifecycle.rules.report import gpu_json, holder_json, sight_json
 from gpu_lifecycle.rules.unexplained import amount
 from gpu_lifecycle.rules.verdict import Policy, Scene
@@ -97,13 +99,17 @@ def gpus(layout: Layout, *, as_json: bool) -> int:
     with GpuProbe() as probe:
         observer = Observer(probe)
         view = probe.view(NVML_SECONDS)
-        seen = observer.look(Scene(unit=UnitName("none")), [gpu.uuid for gpu in view.gpus], 512 << 20, view)
+        uuids = [gpu.uuid for gpu in view.gpus]
+        seen = observer.look(Scene(unit=UnitName("none")), uuids, 512 << 20, view)
+        fitness = {} if view.error else {item.uuid: item for item in examine(probe, uuids, lambda _: None, wait=0).health}
     if view.error:
         from gpu_lifecycle.rules.claims import trouble
 
         raise trouble("cannot look at the GPUs", view.error)
     claims = _claims(layout, view)
-    rows = [gpu_json(gpu, claims.get(gpu.uuid, []), amount(gpu, seen.judged)) for gpu in view.gpus]
+    rows = [
+        gpu_json(gpu, claims.get(gpu.uuid, []), amount(gpu, seen.judged), state(fitness.get(gpu.uuid))) for gpu in view.gpus
+    ]
     if as_json:
         print_json({"schema": 1, "gpus": rows})
     else:

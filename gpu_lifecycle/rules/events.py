@@ -116,6 +116,12 @@ EVENTS: dict[str, Kind] = {
         "ready for ten minutes ends that, and so does a start by hand, which waits for nothing.\n"
         "What to do: gpu-lifecycle status @GPU_LIFECYCLE_UNIT@ says how the last run ended.",
     ),
+    "gpu-doubtful": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2c07", WARNING, "A claimed GPU works, and something is not right with it",
+        "The GPU or its driver has reported something that does not keep it from working: a repair that waits for a reset, a\n"
+        "link that is down, a slowdown. The start goes on.\n"
+        "What to do: as the message says, at the next chance. All findings: gpu-lifecycle check @GPU_LIFECYCLE_UNIT@",
+    ),
     "build-locked": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2c06", WARNING, "A lock of a build may have held the load up",
         "Engines compile kernels at their first start and lock the place where they do. A build that was killed leaves its lock\n"

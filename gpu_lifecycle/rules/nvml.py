@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_lifecycle.facts import ErrorClass, Gpu, GpuError, GpuProcess, GpuView
+from gpu_lifecycle.facts import ErrorClass, Gpu, GpuError, GpuHealth, GpuProcess, GpuView
 from gpu_lifecycle.rules.text import printable
 
 _P, _R, _D, _H = ErrorClass.PERMANENT, ErrorClass.RETRY, ErrorClass.DEGRADED, ErrorClass.HOST_ACTION
@@ -16,6 +16,7 @@ CODES: dict[str, tuple[ErrorClass, str, str]] = {
     "2": (_P, "NVML refused an argument", "report this as a defect"),
     "3": (_D, "not supported on this GPU", ""),
     "4": (_P, "no permission to use the GPU", "check the mode of /dev/nvidia* and the device rules of the container"),
+    "5": (_R, "NVML is already initialised", "try again"),
     "6": (_R, "the GPU was not found", "compare with lspci -d 10de:"),
     "7": (_R, "a list grew while it was read", "try again"),
     "8": (_H, "a power cable is missing", "check the power cables of the GPU"),
@@ -24,16 +25,26 @@ CODES: dict[str, tuple[ErrorClass, str, str]] = {
     "11": (_H, "the GPU has an interrupt problem", "see dmesg"),
     "12": (_H, "the NVML library is missing", "install the driver's user libraries (libnvidia-ml.so.1)"),
     "13": (_D, "the NVML library lacks a function", "update the driver's user libraries"),
+    "14": (_H, "the GPU's information ROM is corrupt", "have the GPU replaced: nvidia-smi -q shows which"),
     "15": (_H, "the GPU has fallen off the bus", "reboot the machine; see dmesg for Xid 79"),
     "16": (_H, "the GPU needs a reset", "stop everything that uses it, then: nvidia-smi --gpu-reset"),
     "17": (_R, "the operating system refused", "a device rule may hide the GPU from this cgroup"),
     "18": (_H, "driver and NVML library differ in version", "reload the driver, or reboot, after the upgrade"),
     "19": (_R, "in use", "try again"),
     "20": (_R, "the driver is out of memory", "try again"),
-    "23": (_R, "a GPU is in use elsewhere", "try again"),
+    "21": (_D, "there is no such data yet", "try again later"),
+    "22": (_D, "ECC is not supported on this virtual GPU", ""),
+    "23": (_R, "the driver has not enough resources", "try again"),
+    "24": (_D, "this frequency is not supported", ""),
+    "25": (_D, "driver and library disagree on a version of this question", "update the driver's user libraries"),
+    "26": (_P, "a feature is deprecated and gone from this driver", "update gpu-lifecycle"),
     "27": (_R, "not ready", "try again"),
     "28": (_R, "no GPU was found", "compare with lspci -d 10de:"),
+    "29": (_P, "the GPU is in an invalid state for this", "see nvidia-smi -q"),
+    "30": (_D, "this kind of reset is not supported", ""),
     "999": (_R, "unknown error of the driver", "in a container: the device rules may have been rewritten; restart it"),
+    # nvidia-ml-py's own, which is no NVMLError: the library lacks a symbol that this version of the binding needs
+    "NVMLLibraryMismatchError": (_H, "the NVML library is too old", "update the driver's user libraries"),
     "hung": (_R, "NVML does not answer", "see dmesg; a process in state D may hold the driver's lock"),
     "helper-died": (_R, "the NVML helper ended without an answer", "see the lines before this one"),
     "garbled": (_R, "the NVML helper's answer cannot be read", "report this as a defect"),
@@ -101,3 +112,34 @@ def _processes(listed: Any) -> tuple[GpuProcess, ...] | None:
 
 def _number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def health_from(answer: Any) -> tuple[GpuHealth, ...] | GpuError:
+    """Turns a helper's answer on fitness into facts; an item that is no number is an error of that item."""
+    error = _error(answer)
+    if error:
+        return error
+    gpus = answer.get("gpus")
+    if not isinstance(gpus, list) or not all(isinstance(seen, Mapping) for seen in gpus):
+        return classify("garbled")
+    return tuple(_health(seen) for seen in gpus)
+
+
+def _health(seen: Mapping[str, Any]) -> GpuHealth:
+    index = _number(seen.get("index"))
+    values, errors = seen.get("values"), seen.get("errors")
+    if index is None or not isinstance(values, Mapping) or not isinstance(errors, Mapping):
+        return GpuHealth(f"unknown-{seen.get('index')}", -1, error=classify("garbled"))
+    wrong = {str(name) for name, value in values.items() if value is not None and not _whole(value)}
+    failed = {str(name): found for name, item in errors.items() if (found := _error({"error": item}))}
+    return GpuHealth(
+        uuid=printable(str(seen.get("uuid") or f"unknown-{index}"), 96),
+        index=index,
+        values={str(name): value for name, value in values.items() if str(name) not in wrong},
+        errors=failed | {name: classify("garbled") for name in wrong},
+        error=_error(seen),
+    )
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

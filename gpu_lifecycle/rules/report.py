@@ -92,9 +92,15 @@ def sight_json(sight: Sight) -> dict[str, Any]:
     return {"full": sight.full, "limits": list(sight.limits)}
 
 
-def gpu_json(gpu: Gpu, claimed_by: Sequence[str] = (), unexplained: int | None = None) -> dict[str, Any]:
-    """One entry of ``gpus --json``."""
-    health = {"state": "ok", "reasons": []} if gpu.error is None else {"state": "bad", "reasons": [gpu.error.text]}
+def gpu_json(
+    gpu: Gpu,
+    claimed_by: Sequence[str] = (),
+    unexplained: int | None = None,
+    fitness: tuple[str, Sequence[str]] = ("unknown", ()),
+) -> dict[str, Any]:
+    """One entry of ``gpus --json``; ``fitness`` as rules/fitness.py gives it: its word, and the reasons."""
+    word, reasons = ("bad", [gpu.error.text]) if gpu.error else fitness
+    health = {"state": word, "reasons": list(reasons)}
     return {
         "uuid": gpu.uuid,
         "index": gpu.index,

@@ -16,8 +16,8 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
-from gpu_lifecycle.facts import GpuView
-from gpu_lifecycle.rules.nvml import classify, view_from
+from gpu_lifecycle.facts import GpuError, GpuHealth, GpuView
+from gpu_lifecycle.rules.nvml import classify, health_from, view_from
 
 ANSWER_LIMIT = 1024 * 1024
 
@@ -54,23 +54,33 @@ class GpuProbe:
 
     def view(self, deadline: float) -> GpuView:
         """All GPUs, within ``deadline`` seconds. Never raises: what is not known comes back as an error."""
+        answer = self._answer("view", deadline)
+        now = time.monotonic()
+        return GpuView((), error=answer, at=now) if isinstance(answer, GpuError) else view_from(answer, now)
+
+    def health(self, deadline: float) -> tuple[GpuHealth, ...] | GpuError:
+        """What each GPU says of its fitness, within ``deadline`` seconds. Never raises."""
+        if self._asked:
+            self.view(deadline)  # the answer to a question that was sent ahead comes first
+        answer = self._answer("health", deadline)
+        return answer if isinstance(answer, GpuError) else health_from(answer)
+
+    def _answer(self, op: str, deadline: float) -> dict[str, Any] | GpuError:
         if self._still_stuck():
-            return GpuView((), error=classify("hung", "an earlier question is still unanswered"), at=time.monotonic())
+            return classify("hung", "an earlier question is still unanswered")
         end = time.monotonic() + deadline
         try:
             helper = self._started()
             if not self._asked:
-                self._send(helper)
+                self._send(helper, op)
             self._asked = 0
             line = self._line(helper, end)
         except (OSError, EOFError) as error:
             status = self._discard()
-            return GpuView(
-                (), error=classify("helper-died", f"{str(error) or 'no answer'}, status {status}"), at=time.monotonic()
-            )
+            return classify("helper-died", f"{str(error) or 'no answer'}, status {status}")
         if line is None:
             self._abandon()
-            return GpuView((), error=classify("hung", f"no answer in {deadline:g} s"), at=time.monotonic())
+            return classify("hung", f"no answer in {deadline:g} s")
         return self._read(line)
 
     def begin(self) -> None:
@@ -79,23 +89,23 @@ class GpuProbe:
         Never raises: what goes wrong, ``view`` says.
         """
         with contextlib.suppress(OSError):
-            self._send(self._started())
+            self._send(self._started(), "view")
 
-    def _send(self, helper: subprocess.Popen[bytes]) -> None:
+    def _send(self, helper: subprocess.Popen[bytes], op: str) -> None:
         self._number += 1
         self._asked = self._number
-        self._ask(helper, {"id": self._number, "op": "view"})
+        self._ask(helper, {"id": self._number, "op": op})
 
-    def _read(self, line: bytes) -> GpuView:
+    def _read(self, line: bytes) -> dict[str, Any] | GpuError:
         try:
             answer: Any = json.loads(line)
             if answer["id"] == self._number:
-                return view_from(answer, time.monotonic())
+                return dict(answer)
             problem = f"it answers question {answer['id']}, asked was {self._number}"
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             problem = str(error)
         self._discard()
-        return GpuView((), error=classify("garbled", problem), at=time.monotonic())
+        return classify("garbled", problem)
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._helper is None or self._helper.poll() is not None:

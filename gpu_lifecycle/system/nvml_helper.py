@@ -4,7 +4,7 @@ NVML calls can hang in the kernel, a handle that stays open blocks a GPU reset, 
 driver upgrade. So this runs apart, imports nothing else of the project, closes NVML when it has not been asked for a
 while, and may be thrown away at any time. It never touches CUDA.
 
-Request: ``{"id": N, "op": "view"|"release"}``. Answer: ``{"id": N, "driver": ..., "gpus": [...], "error": ...}``.
+Request: ``{"id": N, "op": "view"|"health"|"release"}``. Answer: ``{"id": N, "driver": ..., "gpus": [...], "error": ...}``.
 Source of the calls: nvml.h; the binding is nvidia-ml-py, unmodified.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import select
 import sys
+from collections.abc import Callable
 from typing import Any
 
 IDLE_SECONDS = 20.0
@@ -35,8 +36,9 @@ class Session:
         self.open = False
         self.known: dict[int, tuple[Any, dict[str, Any]]] = {}  # handle and identity by index, for one session
         # LibraryMismatchError is no NVMLError (nvidia-ml-py raises it for a symbol that an old library lacks).
-        mismatch = getattr(self.nvml, "NVMLLibraryMismatchError", self.nvml.NVMLError)
+        mismatch = getattr(self.nvml, "NVMLLibraryMismatchError", self.nvml.NVMLError_FunctionNotFound)
         self.errors = (self.nvml.NVMLError, mismatch)
+        self.lacking = (self.nvml.NVMLError_FunctionNotFound, mismatch)  # this library does not have the function
 
     def explain(self, error: Exception) -> dict[str, str]:
         code = getattr(error, "value", None)
@@ -52,6 +54,9 @@ class Session:
                 print(f"nvmlShutdown: {error}", file=sys.stderr)
 
     def view(self) -> dict[str, Any]:
+        return self.each(self.gpu)
+
+    def each(self, look: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
         try:
             if not self.open:
                 self.nvml.nvmlInit()
@@ -61,7 +66,68 @@ class Session:
         except self.errors as error:
             self.close()
             return {"error": self.explain(error)}
-        return {"driver": driver, "gpus": [self.gpu(index) for index in range(count)]}
+        return {"driver": driver, "gpus": [look(index) for index in range(count)]}
+
+    # Whether a GPU is fit to work
+
+    def health(self, index: int) -> dict[str, Any]:
+        """Each item by itself: its value, null where the GPU or the library does not know it, or its error."""
+        seen: dict[str, Any] = {"index": index, "values": {}, "errors": {}}
+        try:
+            handle, identity = self.known.get(index) or self.identify(index, seen)
+            seen["uuid"] = identity["uuid"]
+        except self.errors as error:
+            return seen | {"error": self.explain(error)}
+        for name, ask in self.items().items():
+            try:
+                seen["values"][name] = ask(handle)
+            except (self.nvml.NVMLError_NotSupported, *self.lacking):
+                seen["values"][name] = None
+            except self.errors as error:
+                seen["errors"][name] = self.explain(error)
+        return seen
+
+    def items(self) -> dict[str, Callable[[Any], int | None]]:
+        nvml = self.nvml
+        return {
+            "recovery": lambda handle: self.field(handle, nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION),
+            "ecc": lambda handle: int(nvml.nvmlDeviceGetTotalEccErrors(handle, 1, 0)),  # uncorrected, since the driver came up
+            "remap_pending": lambda handle: int(nvml.nvmlDeviceGetRemappedRows(handle)[2]),
+            "remap_failed": lambda handle: int(nvml.nvmlDeviceGetRemappedRows(handle)[3]),
+            "retired_pending": lambda handle: int(nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle)),
+            "fabric_state": lambda handle: int(self.fabric(handle).state),
+            "fabric_status": lambda handle: int(self.fabric(handle).status),
+            "links_down": self.links_down,
+            "margin": lambda handle: int(nvml.nvmlDeviceGetMarginTemperature(handle)),
+            "clocks": lambda handle: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)),
+            "width": lambda handle: int(nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
+            "max_width": lambda handle: int(nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
+            "persistence": lambda handle: int(nvml.nvmlDeviceGetPersistenceMode(handle)),
+            "compute": lambda handle: int(nvml.nvmlDeviceGetComputeMode(handle)),
+        }
+
+    def field(self, handle: Any, number: int) -> int | None:
+        """A field has a return code of its own; the helper's callers see it as if the call had given it."""
+        found = self.nvml.nvmlDeviceGetFieldValues(handle, [number])[0]
+        if found.nvmlReturn != self.nvml.NVML_SUCCESS:
+            raise self.nvml.NVMLError(found.nvmlReturn)
+        return int(found.value.uiVal)
+
+    def fabric(self, handle: Any) -> Any:
+        info = self.nvml.c_nvmlGpuFabricInfo_v2_t()
+        info.version = self.nvml.nvmlGpuFabricInfo_v2
+        self.nvml.nvmlDeviceGetGpuFabricInfoV(handle, self.nvml.byref(info))
+        return info
+
+    def links_down(self, handle: Any) -> int | None:
+        """How many NVLinks are down beside others that are up; None where it has none, or none is in use."""
+        states = []
+        for link in range(self.nvml.NVML_NVLINK_MAX_LINKS):
+            try:
+                states.append(int(self.nvml.nvmlDeviceGetNvLinkState(handle, link)))
+            except (self.nvml.NVMLError_NotSupported, self.nvml.NVMLError_InvalidArgument):
+                break
+        return states.count(0) if 1 in states else None
 
     def gpu(self, index: int) -> dict[str, Any]:
         seen: dict[str, Any] = {"index": index}
@@ -100,7 +166,7 @@ class Session:
         try:
             info = self.nvml.nvmlDeviceGetMemoryInfo(handle, version=self.nvml.nvmlMemory_v2)
             reserved = int(info.reserved)
-        except (self.nvml.NVMLError_FunctionNotFound, self.errors[1]):
+        except self.lacking:
             info = self.nvml.nvmlDeviceGetMemoryInfo(handle)
             reserved = 0
         return {"total": int(info.total), "used": max(0, int(info.total) - int(info.free) - reserved)}
@@ -136,7 +202,8 @@ def answer(session: Session, line: str) -> dict[str, Any]:
     if request.get("op") == "release":
         session.close()
         return {"id": request.get("id"), "released": True}
-    return {"id": request.get("id"), **session.view()}
+    look = session.each(session.health) if request.get("op") == "health" else session.view()
+    return {"id": request.get("id"), **look}
 
 
 def main() -> int:

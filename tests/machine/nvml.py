@@ -64,7 +64,7 @@ def _subject(line: str) -> tuple[str, ...]:
         return (kind,)
     if kind in ("gpu", "hidden", "delay"):
         return tuple(words[:2])
-    if kind == "process":
+    if kind in ("process", "health"):
         return tuple(words[:3])
     if kind == "error":
         return (kind, words[1], *words[3:])

@@ -93,12 +93,14 @@ def gpu(used: int | None, error: GpuError | None = None) -> Gpu:
 
 
 def test_gpu_json() -> None:
-    shown = gpu_json(gpu(None), ["a.service"])
+    shown = gpu_json(gpu(None), ["a.service"], fitness=("warn", ["hot"]))
     assert shown == {
         "uuid": "GPU-a", "index": 0, "minor": 3, "pci": "0000:01:00.0", "name": "H200", "memory_total": 80 * GIB,
-        "memory_used": None, "memory_unexplained": None, "health": {"state": "ok", "reasons": []}, "claimed_by": ["a.service"],
+        "memory_used": None, "memory_unexplained": None, "health": {"state": "warn", "reasons": ["hot"]},
+        "claimed_by": ["a.service"],
     }  # fmt: skip
     broken = gpu_json(gpu(1, GpuError("15", "lost", ErrorClass.HOST_ACTION)))
+    assert gpu_json(gpu(1))["health"] == {"state": "unknown", "reasons": []}
     assert broken["health"] == {"state": "bad", "reasons": ["lost"]}
 
 

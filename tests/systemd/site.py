@@ -57,6 +57,9 @@ memory_deadline = "6s"
     def start(self, *, wait: bool = True) -> None:
         self.systemctl("start", *([] if wait else ["--no-block"]))
 
+    def start_and_fail(self) -> None:
+        self.systemctl("start", check=False)
+
     def stop(self) -> None:
         self.systemctl("stop")
 
@@ -185,6 +188,7 @@ memory_deadline = "6s"
         self.machine.nvml.clear("hidden")
         self.machine.nvml.clear("process")
         self.machine.nvml.clear("linger")
+        self.machine.nvml.clear("health")
 
     def engine_main(self) -> int:
         """The engine's main process, from the state file."""

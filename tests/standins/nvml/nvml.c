@@ -321,7 +321,7 @@ DEVICE(nvmlDeviceGetGraphicsRunningProcesses_v3,
 DEVICE(nvmlDeviceGetMPSComputeRunningProcesses_v3,
        (struct handle *handle, unsigned *size, struct process_info *out), { *size = 0; (void)out; })
 
-/* health: all is well unless an `error` line says otherwise */
+/* health: all is well unless a `health` or an `error` line says otherwise */
 
 struct field {
     unsigned id, scope;
@@ -331,37 +331,64 @@ struct field {
     uint64_t value;
 };
 
-static void fill_field(struct field *field)
+#define RECOVERY_ACTION 230 /* NVML_FI_DEV_GET_GPU_RECOVERY_ACTION */
+
+static void fill_field(const struct gpu *gpu, struct field *field)
 {
     field->timestamp = field->latency = 0;
     field->type = 1; /* unsigned int */
     field->result = OK;
-    field->value = 0;
+    field->value = field->id == RECOVERY_ACTION ? (uint64_t)gpu->health[RECOVERY] : 0;
 }
 
 DEVICE(nvmlDeviceGetFieldValues, (struct handle *handle, int size, struct field *fields), {
     for (int i = 0; i < size; i++)
-        fill_field(&fields[i]);
+        fill_field(gpu, &fields[i]);
 })
 DEVICE(nvmlDeviceGetTotalEccErrors, (struct handle *handle, int type, int counter, unsigned long long *out),
-       { *out = 0; (void)type; (void)counter; })
+       { *out = type == 1 ? (unsigned long long)gpu->health[ECC] : 0; (void)counter; })
 DEVICE(nvmlDeviceGetRemappedRows,
        (struct handle *handle, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed),
-       { *corrected = *uncorrected = *pending = *failed = 0; })
+       {
+           *corrected = *uncorrected = 0;
+           *pending = (unsigned)gpu->health[REMAP_PENDING];
+           *failed = (unsigned)gpu->health[REMAP_FAILED];
+       })
 DEVICE(nvmlDeviceGetEccMode, (struct handle *handle, unsigned *now, unsigned *next), { *now = *next = 1; })
 DEVICE(nvmlDeviceGetMigMode, (struct handle *handle, unsigned *now, unsigned *next), { *now = *next = 0; })
 DEVICE(nvmlDeviceGetTemperature, (struct handle *handle, int sensor, unsigned *out), { *out = 35; (void)sensor; })
 DEVICE(nvmlDeviceGetUtilizationRates, (struct handle *handle, unsigned *out), { out[0] = out[1] = 0; })
-CONSTANT(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, 0)
-CONSTANT(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, 0)
-CONSTANT(nvmlDeviceGetPersistenceMode, unsigned, 1)
-CONSTANT(nvmlDeviceGetComputeMode, unsigned, 0)
-CONSTANT(nvmlDeviceGetCurrPcieLinkWidth, unsigned, 16)
-CONSTANT(nvmlDeviceGetMaxPcieLinkWidth, unsigned, 16)
+CONSTANT(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, (unsigned long long)gpu->health[CLOCKS])
+CONSTANT(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, (unsigned long long)gpu->health[CLOCKS])
+CONSTANT(nvmlDeviceGetPersistenceMode, unsigned, (unsigned)gpu->health[PERSISTENCE])
+CONSTANT(nvmlDeviceGetComputeMode, unsigned, (unsigned)gpu->health[COMPUTE])
+CONSTANT(nvmlDeviceGetCurrPcieLinkWidth, unsigned, (unsigned)gpu->health[WIDTH])
+CONSTANT(nvmlDeviceGetMaxPcieLinkWidth, unsigned, (unsigned)gpu->health[MAX_WIDTH])
 CONSTANT(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, 5)
 CONSTANT(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, 5)
 CONSTANT(nvmlDeviceGetPowerUsage, unsigned, 75000)
 CONSTANT(nvmlDeviceGetSupportedEventTypes, unsigned long long, 0x8)
+
+CONSTANT(nvmlDeviceGetRetiredPagesPendingStatus, unsigned, (unsigned)gpu->health[RETIRED_PENDING])
+
+struct margin { unsigned version; int degrees; };
+DEVICE(nvmlDeviceGetMarginTemperature, (struct handle *handle, struct margin *out), {
+    out->degrees = (int)gpu->health[MARGIN];
+})
+
+DEVICE(nvmlDeviceGetNvLinkState, (struct handle *handle, unsigned link, unsigned *out), {
+    if (link >= (unsigned)gpu->health[LINKS])
+        result = NOT_SUPPORTED;
+    else
+        *out = link >= (unsigned)gpu->health[LINKS_DOWN];
+})
+
+struct fabric { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned mask; };
+DEVICE(nvmlDeviceGetGpuFabricInfoV, (struct handle *handle, struct fabric *out), {
+    out->status = (int)gpu->health[FABRIC_STATUS];
+    out->state = (unsigned char)gpu->health[FABRIC_STATE];
+    out->clique = out->mask = 0;
+})
 
 struct temperature { unsigned version, sensor; int degrees; };
 DEVICE(nvmlDeviceGetTemperatureV, (struct handle *handle, struct temperature *out), { out->degrees = 35; })

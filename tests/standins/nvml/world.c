@@ -100,6 +100,19 @@ static void read_fault(struct fault *faults, int *have, const char *line)
         faults[(*have)++] = fault;
 }
 
+static void read_health(struct world *world, const char *line)
+{
+    static const char *const keys[HEALTH_COUNT] = {HEALTH_KEYS};
+    char key[32];
+    int gpu;
+    long long value;
+    if (sscanf(line, "health %d %31s %lld", &gpu, key, &value) != 3 || gpu < 0 || gpu >= MAX_GPUS)
+        return;
+    for (int i = 0; i < HEALTH_COUNT; i++)
+        if (!strcmp(keys[i], key))
+            world->gpus[gpu].health[i] = value;
+}
+
 static void read_line(struct world *world, const char *line)
 {
     int gpu;
@@ -110,6 +123,8 @@ static void read_line(struct world *world, const char *line)
         read_gpu(world, line);
     else if (sscanf(line, "hidden %d %llu", &gpu, &bytes) == 2 && gpu >= 0 && gpu < MAX_GPUS)
         world->gpus[gpu].hidden += bytes;
+    else if (!strncmp(line, "health ", 7))
+        read_health(world, line);
     else if (!strncmp(line, "process ", 8))
         read_process(world, line);
     else if (!strncmp(line, "error ", 6))
@@ -214,7 +229,10 @@ static void read_allocs(struct world *world)
 
 void read_world(struct world *world)
 {
+    static const long long healthy[HEALTH_COUNT] = HEALTH_DEFAULTS;
     copy(world->driver, sizeof world->driver, "595.71.05");
+    for (int i = 0; i < MAX_GPUS; i++)
+        memcpy(world->gpus[i].health, healthy, sizeof healthy);
     read_state(world);
     read_allocs(world);
 }

@@ -1,0 +1,91 @@
+"""A GPU that is not fit to work refuses the start with its cure; one that is only doubtful is told and used."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.machine.nvml import uuid
+from tests.systemd.site import Site
+
+pytestmark = pytest.mark.machine
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("recovery 1", "GPU 5: the driver asks for a reset of the GPU"),
+        ("remap_failed 1", "GPU 5: a broken row of its memory could not be replaced (have the GPU replaced)"),
+        ("compute 2", "GPU 5: its compute mode prohibits CUDA (nvidia-smi -i"),
+    ],
+)
+def test_an_unfit_gpu_is_one_attempt_and_status_69(site: Site, line: str, words: str) -> None:
+    site.machine.nvml.set(f"health 5 {line}")
+    site.start_and_fail()
+    site.wait_state("failed")
+    assert site.show("ExecMainStatus") == "69"
+    assert site.show("NRestarts") == "0"
+    assert words in site.messages("start-refused")
+    assert not site.events("engine-started")
+    checked = site.cli("check", "sglang-kimi")
+    (finding,) = (item for item in checked["findings"] if item["message"].startswith("GPU 5: "))
+    assert (finding["level"], checked["ok"]) == ("error", False)
+    assert words.startswith(finding["message"])
+    health = {gpu["index"]: gpu["health"]["state"] for gpu in site.cli("gpus")["gpus"]}
+    assert health == {index: "bad" if index == 5 else "ok" for index in range(8)}
+
+
+def test_a_doubtful_gpu_is_told_and_used(site: Site) -> None:
+    site.machine.nvml.set("health 2 remap_pending 1", "health 3 width 8", "error nvmlDeviceGetMarginTemperature 999 4")
+    site.start()
+    assert site.state() == "active"
+    told = {line["GPU_LIFECYCLE_GPU"]: line["MESSAGE"] for line in site.events("gpu-doubtful")}
+    assert set(told) == {uuid(2), uuid(3)}
+    assert "replaced at its next reset; at the next chance: nvidia-smi --gpu-reset" in told[uuid(2)]
+    assert "GPU 4: cannot read margin" in site.messages("nvml-trouble")
+    shown = {gpu["index"]: gpu["health"] for gpu in site.cli("gpus")["gpus"]}
+    assert [shown[index]["state"] for index in (1, 2, 3, 4)] == ["ok", "warn", "warn", "warn"]
+    assert site.cli("check", "sglang-kimi")["ok"]
+
+
+def test_an_unclaimed_gpu_may_be_broken(site: Site) -> None:
+    site.configure(tp=4)
+    text = site.machine.read("/etc/gpu-lifecycle/sglang-kimi.toml").replace('claim = "all"', "claim = [0, 1, 2, 3]")
+    site.machine.write("/etc/gpu-lifecycle/sglang-kimi.toml", text)
+    site.machine.nvml.set("health 5 recovery 1")
+    site.start()
+    assert site.state() == "active"
+    assert not site.events("gpu-doubtful")
+
+
+def test_a_gpu_that_is_too_hot_is_tried_again(site: Site) -> None:
+    site.machine.nvml.set("health 5 margin 0")
+    site.start(wait=False)
+    site.machine.wait(lambda: bool(site.events("start-refused")), 20, "the start to be refused")
+    assert "status 75" in site.messages("start-refused")
+    site.machine.nvml.clear("health")
+    site.wait_state("active", timeout=40)
+
+
+def test_a_fabric_that_is_coming_up_is_waited_for(site: Site) -> None:
+    site.machine.nvml.set("health 0 fabric_state 2")
+    site.start(wait=False)
+    site.machine.wait(lambda: "waiting for the NVSwitch fabric" in site.show("StatusText"), 20, "the wait to be shown")
+    assert not site.events("engine-started")
+    site.machine.nvml.set("health 0 fabric_state 3")
+    site.wait_state("active", timeout=40)
+
+
+def test_a_wait_for_a_fabric_can_be_stopped(site: Site) -> None:
+    site.machine.nvml.set("health 0 fabric_state 1")
+    site.start(wait=False)
+    site.machine.wait(lambda: "waiting for the NVSwitch fabric" in site.show("StatusText"), 20, "the wait to be shown")
+    site.stop()
+    assert (site.state(), site.show("Result")) == ("inactive", "success")
+
+
+def test_health_that_cannot_be_asked_is_no_reason_to_refuse(site: Site) -> None:
+    """What NVML does not say is unknown: told, and neither fit nor unfit."""
+    site.machine.nvml.set("error nvmlDeviceGetRemappedRows 999", "error nvmlDeviceGetFieldValues 999")
+    site.start()
+    assert site.state() == "active"
+    assert "cannot read" in site.messages("nvml-trouble")
