@@ -10,6 +10,7 @@ from gpu_lifecycle.facts import ErrorClass, Gpu
 from gpu_lifecycle.rules.claims import claimed
 from gpu_lifecycle.rules.life import Limits
 from gpu_lifecycle.rules.readiness import Needs, min_used_for
+from gpu_lifecycle.rules.visible import visible
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.weights import weights_size
 
@@ -19,14 +20,18 @@ if TYPE_CHECKING:
 NVML_SECONDS = 30.0
 
 
-async def claim(probe: GpuProbe, config: Config) -> tuple[Gpu, ...]:
-    """The claimed GPUs; a trouble of NVML that may pass is waited out for a while. Raises what ``claimed`` raises."""
+async def claim(probe: GpuProbe, config: Config) -> tuple[tuple[Gpu, ...], dict[str, str]]:
+    """The claimed GPUs, and the variables that show the engine these alone.
+
+    A trouble of NVML that may pass is waited out for a while. Raises what ``claimed`` and ``visible`` raise.
+    """
     deadline = time.monotonic() + NVML_SECONDS
     while True:
         view = await asyncio.to_thread(probe.view, NVML_SECONDS)
         passing = view.error is not None and view.error.kind is ErrorClass.RETRY
         if not passing or time.monotonic() > deadline:
-            return claimed(view, config.gpus.claim, config.gpus.count)
+            gpus = claimed(view, config.gpus.claim, config.gpus.count)
+            return gpus, visible(gpus, view.gpus, config.server.environment)
         await asyncio.sleep(1.0)
 
 

@@ -116,13 +116,14 @@ class Daemon:
     async def _begin(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Starts the engine. False where a stop came first."""
         self.notifier.send(status_line("asking NVML for the claimed GPUs"))
-        gpus = await self._claim_or_stop()
-        if gpus is None:
+        found = await self._claim_or_stop()
+        if found is None:
             return False
+        gpus, visible = found
         self.gpus = gpus
         self.kernel.begin(gpus, self.state.kernel_log)
         self.life = Life(limits_for(self.config, gpus, self.notifier.watchdog), budget=self.state.budget)
-        await self._start_engine(loop)
+        await self._start_engine(loop, visible)
         return True
 
     def _start_watching(self) -> None:
@@ -212,7 +213,7 @@ class Daemon:
         elif self.life and (self.reloading is None or self.reloading.done()):
             self.reloading = asyncio.create_task(self._reload())
 
-    async def _claim_or_stop(self) -> tuple[Gpu, ...] | None:
+    async def _claim_or_stop(self) -> tuple[tuple[Gpu, ...], dict[str, str]] | None:
         """The claimed GPUs, or None where a stop was requested first: a stop works in every phase."""
         asking = asyncio.create_task(claim(self.probe, self.config))
         stopping = asyncio.create_task(self.events.get())
@@ -225,10 +226,10 @@ class Daemon:
         asking.cancel()
         return None
 
-    async def _start_engine(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _start_engine(self, loop: asyncio.AbstractEventLoop, visible: dict[str, str]) -> None:
         become_subreaper()
         self.oom_before = self.family.oom_kills()
-        environment = engine_environment(os.environ, self.config.server.environment, self.unit, self.state.run)
+        environment = engine_environment(os.environ, self.config.server.environment | visible, self.unit, self.state.run)
         # In a thread: a program on a dead network file system must not keep a stop from being heard.
         self.engine = await asyncio.to_thread(start, self.config.server.command, environment, self.layout.config(self.unit))
         self._mind_engine(loop)
