@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import BlindError
-from gpu_lifecycle.facts import GpuView, Identity
+from gpu_lifecycle.facts import Gpu, GpuView, Identity
 from gpu_lifecycle.rules.engines import option
 from gpu_lifecycle.rules.quantity import show_duration
 from gpu_lifecycle.rules.readiness import Health, Look, Socket
@@ -57,9 +58,14 @@ class Looker:
         self.title = re.compile(config.server.preset.worker_title) if config.server.preset.worker_title else None
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="nvml")  # the helper is asked by one thread at a time
         self.view: GpuView | None = None
+        self.baseline: dict[str, int | None] = {}  # what each claimed GPU held before the engine was started
         self._known: dict[int, tuple[int, int]] = {}  # inode: pid and start ticks of its owner in the unit
         self._strangers: dict[int, str] = {}
         self._titles: dict[Identity, bool] = {}
+
+    def begin(self, gpus: Iterable[Gpu]) -> None:
+        """These were claimed, and looked like this, before the engine was started."""
+        self.baseline = {gpu.uuid: gpu.used for gpu in gpus}
 
     async def look(self, uuids: tuple[str, ...], health_path: str, deadline: float) -> Look:
         """Asks NVML and the endpoint at once. Raises BlindError where the unit's own cgroup cannot be read."""
@@ -74,12 +80,12 @@ class Looker:
         finally:
             view = await asked
         self.view = view
-        memory, holders = _own_memory(view, alive, uuids)
+        memory, holders, estimated = _own_memory(view, alive, uuids, self.baseline)
         workers = frozenset(alive[pid] for pid in alive if pid in holders or self._titled(alive[pid]))
         model = self.config.server.served_name() or ""
         error = view.error.text if view.error else ""
         name = model.rstrip("/").rpartition("/")[2]
-        return Look(memory, socket, health, workers, frozenset(alive.values()), error, name, self.generated)
+        return Look(memory, socket, health, workers, frozenset(alive.values()), error, name, self.generated, estimated)
 
     async def _generate(self) -> None:
         """One real token, once in a run: an endpoint that answers is not yet an engine that works.
@@ -143,21 +149,29 @@ class Looker:
         self.threads.shutdown(wait=True)
 
 
-def _own_memory(view: GpuView, alive: dict[int, Identity], uuids: tuple[str, ...]) -> tuple[dict[str, int | None], set[int]]:
-    """Memory of the unit's own processes on each claimed GPU, and which processes hold it.
+def _own_memory(
+    view: GpuView, alive: dict[int, Identity], uuids: tuple[str, ...], baseline: Mapping[str, int | None]
+) -> tuple[dict[str, int | None], set[int], bool]:
+    """Memory of the unit's own processes on each claimed GPU, which of them hold some, and whether a figure is estimated.
 
-    None where the driver does not say how much one of them holds; nothing where NVML gave no view.
+    Where the driver does not say how much a process holds, or does not list any, it is what the GPU holds more than before
+    the start; None where that is not known either, and nothing where NVML gave no view.
     """
     memory: dict[str, int | None] = {}
     holders: set[int] = set()
+    estimated = False
     for gpu in view.gpus:
-        if gpu.uuid not in uuids or gpu.processes is None:
+        if gpu.uuid not in uuids or gpu.error:
             continue
-        own = [entry for entry in gpu.processes if entry.pid in alive]
+        own = [entry for entry in gpu.processes or () if entry.pid in alive]
         holders |= {entry.pid for entry in own}
         amounts = [entry.memory for entry in own]
-        memory[gpu.uuid] = None if None in amounts else sum(amount or 0 for amount in amounts)
-    return memory, holders
+        memory[gpu.uuid] = sum(amount or 0 for amount in amounts)
+        if gpu.processes is None or None in amounts:
+            before = baseline.get(gpu.uuid)
+            memory[gpu.uuid] = None if gpu.used is None or before is None else max(0, gpu.used - before)
+            estimated = True
+    return memory, holders, estimated
 
 
 def own_pids(family: Family, probe: GpuProbe) -> dict[int, Identity] | None:

@@ -121,6 +121,7 @@ class Daemon:
             return False
         gpus, visible = found
         self.gpus = gpus
+        self.looker.begin(gpus)
         self.kernel.begin(gpus, self.state.kernel_log)
         self.life = Life(limits_for(self.config, gpus, self.notifier.watchdog), budget=self.state.budget)
         await self._start_engine(loop, visible)
@@ -131,12 +132,11 @@ class Daemon:
         for task in self.watchers:
             task.add_done_callback(lambda _: self.events.put_nowait(life_rules.Tick(-1)))
 
-    # A reload
-
     async def _take_over(self, loop: asyncio.AbstractEventLoop, handover: Handover) -> bool:
         """Goes on with a run that the program before this one, in this very process, has begun."""
         become_subreaper()
         self.gpus = handover.gpus
+        self.looker.begin(self.gpus)
         self.kernel.begin(handover.gpus, self.state.kernel_log, skip=False)
         self.life = unpack(handover.life, limits_for(self.config, handover.gpus, self.notifier.watchdog))
         self.oom_before = handover.oom
@@ -195,6 +195,7 @@ class Daemon:
             self._answer_reload(ok=False, text=f"not reloaded, all stays as it was: {error.strerror}")
         self.plan = None
         self.looker = Looker(self.config, self.proc, self.family, self.probe)
+        self.looker.begin(self.gpus)
         for event in kept:
             self.events.put_nowait(event)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -247,8 +248,6 @@ class Daemon:
         assert self.engine
         self._hear()  # the reason before the end
         self.events.put_nowait(life_rules.EngineExited(self.engine.wait(), self.family.oom_kills() - self.oom_before))
-
-    # The loop
 
     async def _loop(self) -> Exit | None:
         """None: the installed code is to take over."""
@@ -311,8 +310,6 @@ class Daemon:
             return self.life.limits.interval
         bound = self.last is not None and self.last.socket.listening
         return WARMING_INTERVAL if bound else LOADING_INTERVAL
-
-    # Effects
 
     async def _do(self, effect: life_rules.Effect) -> None:
         match effect:

@@ -15,7 +15,7 @@ from gpu_lifecycle.rules.life import Life, Limits
 
 SCHEMA = 1
 _OWN = ("limits", "phase", "workers", "budget", "status", "memory", "mark")  # not plain, or not to be handed over
-_GPU = ("uuid", "index", "minor", "pci", "name", "total")
+_GPU = ("uuid", "index", "minor", "pci", "name", "total", "used")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def _of(kind: type, value: Any) -> Any:
 
 
 def _gpu(item: Mapping[str, Any]) -> Gpu:
-    return Gpu(**{name: item[name] for name in _GPU}, used=None, processes=None)
+    return Gpu(**{name: item[name] for name in _GPU}, processes=None)
 
 
 def pack(life: Life) -> dict[str, Any]:

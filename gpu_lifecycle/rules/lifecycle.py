@@ -149,6 +149,8 @@ def _ready(life: Life, look: Look, now: float) -> Result:
     took = show_duration(round(now - life.began, 1))
     count = len(life.limits.needs.gpus)
     text = f"ready: {look.model or 'engine'} on {show_count(count, 'GPU')}, {show_size(total)} resident, loaded in {took}"
+    if look.estimated:
+        text += " (memory estimated from each GPU's total: the driver does not say what a process holds)"
     life = replace(life, was_ready=True, ready_at=now, workers=look.workers, phase=Phase.READY, since=now, text=text, strikes=0)
     return life, (Notify(("READY=1", "WATCHDOG=1"), text), Tell(Event("ready", text)))
 

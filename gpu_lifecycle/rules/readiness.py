@@ -62,6 +62,7 @@ class Look:
     nvml_error: str = ""
     model: str = ""
     generated: Health | None = None  # the answer to the request for one token; None: not asked for
+    estimated: bool = False  # a figure of ``memory`` is the GPU's total less what was there before, not the driver's own
 
     @property
     def bound_by_us(self) -> bool:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 IDLE_SECONDS = 20.0
+# Parts whose memory is the machine's own, so that NVML knows no total (the last word of their product names).
+UNIFIED = ("GB10", "Orin", "Thor", "Xavier")
 
 
 def load() -> Any:
@@ -134,8 +136,9 @@ class Session:
         try:
             handle, identity = self.known.get(index) or self.identify(index, seen)
             seen.update(identity)
-            seen.update(self.memory(handle))
+            own = self.memory(handle, seen["name"])
             seen["processes"] = self.processes(handle)
+            seen.update(own or shared_memory(seen["processes"]))
         except self.errors as error:
             self.known.pop(index, None)
             seen["error"] = self.explain(error)
@@ -157,7 +160,16 @@ class Session:
         except self.errors:
             return None  # not on every platform; the node is then found by PCI address
 
-    def memory(self, handle: Any) -> dict[str, int]:
+    def memory(self, handle: Any, name: str) -> dict[str, int] | None:
+        """None where the part shares the machine's memory and has none of its own."""
+        try:
+            return self.own_memory(handle)
+        except self.nvml.NVMLError_NotSupported:
+            if not any(part in name.split() for part in UNIFIED):
+                raise
+            return None
+
+    def own_memory(self, handle: Any) -> dict[str, int]:
         """Total, and what is used above the driver's own share.
 
         ``total - free - reserved`` is right whether or not this driver counts the reserved part as used (drivers
@@ -171,26 +183,35 @@ class Session:
             reserved = 0
         return {"total": int(info.total), "used": max(0, int(info.total) - int(info.free) - reserved)}
 
-    def processes(self, handle: Any) -> list[list[int | None]]:
-        """Compute and graphics processes, each once, with the larger of its two figures."""
+    def processes(self, handle: Any) -> list[list[int | None]] | None:
+        """Compute and graphics processes, each once, with the larger of its two figures. None: the driver lists none at all."""
         seen: dict[int, int | None] = {}
-        calls = (self.nvml.nvmlDeviceGetComputeRunningProcesses, self.nvml.nvmlDeviceGetGraphicsRunningProcesses)
-        for call in calls:
-            for entry in self._listed(call, handle):
-                known = seen.get(entry.pid)
-                memory = entry.usedGpuMemory
-                seen[entry.pid] = memory if known is None else max(known, memory or 0)
+        compute = self._listed(self.nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        if compute is None:
+            return None
+        for entry in [*compute, *(self._listed(self.nvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ())]:
+            known = seen.get(entry.pid)
+            memory = entry.usedGpuMemory
+            seen[entry.pid] = memory if known is None else max(known, memory or 0)
         return [[pid, memory] for pid, memory in seen.items()]
 
-    def _listed(self, call: Any, handle: Any) -> list[Any]:
+    def _listed(self, call: Any, handle: Any) -> list[Any] | None:
         for _ in range(3):
             try:
                 return list(call(handle))
             except self.nvml.NVMLError_InsufficientSize:
                 continue  # processes came up between the two calls of the binding
             except self.nvml.NVMLError_NotSupported:
-                return []
+                return None
         return list(call(handle))
+
+
+def shared_memory(processes: list[list[int | None]] | None) -> dict[str, int | None]:
+    """The machine's memory (MemTotal of proc_meminfo(5)), and what these processes hold of it for the GPU."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        total = next((int(line.split()[1]) * 1024 for line in file if line.startswith("MemTotal:")), None)
+    known = [amount for _, amount in processes or () if amount is not None]
+    return {"total": total, "used": sum(known) if processes is not None and len(known) == len(processes) else None}
 
 
 def _text(value: str | bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from gpu_lifecycle.rules.nvml import CODES
 from gpu_lifecycle.system.gpu import GpuProbe
 
 LONG = 30.0
+GIB = 2**30
 NUMBERS = [*range(1, 31), 999]  # nvmlReturn_t of nvml.h
 UNKNOWN = 998
 ITEMS = {
@@ -143,3 +145,28 @@ def test_a_question_on_health_that_hangs(driver: Callable[..., None], probe: Gpu
     found = probe.health(0.5)
     assert not isinstance(found, tuple)
     assert (found.code, probe.hung) == ("hung", 1)
+
+
+NO_MEMORY = ("error nvmlDeviceGetMemoryInfo_v2 3", "error nvmlDeviceGetMemoryInfo 3")
+UNIFIED = "gpu 0 minor=0 uuid=GPU-0 pci=00000000:01:00.0 total=0 reserved=0 base=0 name=NVIDIA GB10"
+
+
+def test_a_part_that_shares_the_machines_memory(driver: Callable[..., None], probe: GpuProbe) -> None:
+    driver(UNIFIED, *NO_MEMORY, f"process 0 4711 {5 * GIB}", f"process 0 4712 {GIB}")
+    total = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line)
+    shared, own = probe.view(LONG).gpus
+    assert (shared.total, shared.used, shared.error) == (total * 1024, 6 * GIB, None)
+    assert own.error, "any other part that knows no memory is broken, not empty"
+    assert (own.error.code, own.used) == ("3", None)
+
+
+def test_a_shared_memory_of_which_a_share_is_unknown_is_unknown(driver: Callable[..., None], probe: GpuProbe) -> None:
+    driver(UNIFIED, *NO_MEMORY, "process 0 4711 unknown")
+    assert probe.view(LONG).gpus[0].used is None
+
+
+def test_a_lost_part_that_shares_memory_is_lost(driver: Callable[..., None], probe: GpuProbe) -> None:
+    driver(UNIFIED, "error nvmlDeviceGetMemoryInfo_v2 15 0")
+    gpu = probe.view(LONG).gpus[0]
+    assert gpu.error
+    assert (gpu.error.code, gpu.used) == ("15", None)

@@ -211,3 +211,19 @@ def test_the_weights_say_how_much_must_be_resident(site: Site) -> None:
         assert site.state() == "activating"
     finally:
         site.machine.run(["rm", "-r", "/models/kimi"])
+
+
+def test_a_driver_that_does_not_say_what_a_process_holds(site: Site) -> None:
+    """Then it is what the GPU holds more than before the start, and marked as such."""
+    site.machine.nvml.set("error nvmlDeviceGetComputeRunningProcesses_v3 3", f"hidden 3 {GIB // 4}")
+    site.start()
+    assert "(memory estimated from each GPU's total" in site.messages("ready")
+
+
+def test_an_estimate_is_no_excuse_for_a_gpu_without_the_model(site: Site) -> None:
+    site.configure("--misbehave", "skip-gpu=6", extra='[ready]\nstall = "4s"\n[watch]\ninterval = "500ms"\n')
+    site.machine.nvml.set("error nvmlDeviceGetComputeRunningProcesses_v3 3")
+    site.start(wait=False)
+    site.machine.wait(lambda: bool(site.events("engine-failed")), 40, "the start to be given up")
+    assert not site.events("ready")
+    assert "GPU 6 has 0 B" in site.messages("engine-failed")
