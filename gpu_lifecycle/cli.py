@@ -66,6 +66,10 @@ def run_holders(arguments: argparse.Namespace, layout: Layout) -> int:
 
 
 def run_gpus(arguments: argparse.Namespace, layout: Layout) -> int:
+    if arguments.release:
+        from gpu_lifecycle.jobs.release import release
+
+        return release(layout)
     from gpu_lifecycle.jobs.inspect import gpus
 
     return gpus(layout, as_json=arguments.json)
@@ -140,7 +144,10 @@ def parser() -> argparse.ArgumentParser:
         return command
 
     json_too(add("holders", "who holds which GPU, with owner, verdict and rule", run_holders, "optional"))
-    json_too(add("gpus", "each GPU: memory, health, claimed by", run_gpus))
+    gpus = json_too(add("gpus", "each GPU: memory, health, claimed by", run_gpus))
+    gpus.add_argument(
+        "--release", action="store_true", help="have the daemons let go of NVML for a minute (before a GPU reset)"
+    )
     json_too(add("check", "all that a start would check; changes nothing", run_check, "required"))
     sweep = json_too(add("sweep", "the sweep by hand: find, judge, reap, prove", run_sweep, "required"))
     sweep.add_argument("--dry-run", action="store_true", help="show exactly what would be done; signal nobody")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import BlindError
 from gpu_lifecycle.facts import Gpu, GpuView, Identity
 from gpu_lifecycle.rules.engines import option
+from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.quantity import show_duration
 from gpu_lifecycle.rules.readiness import Health, Look, Socket
 from gpu_lifecycle.system.engine import Family
 from gpu_lifecycle.system.gpu import GpuProbe
+from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.probe import HealthProbe
 from gpu_lifecycle.system.procfs import Proc
 from gpu_lifecycle.system.sockets import (
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
 
 NVML_SECONDS = 10.0
+RELEASED = 60.0
 QUICK_ANSWER = 0.5  # seconds that a look waits for the token: READY=1 is not to wait for the next look
 GENERATE_SECONDS = 120.0  # the first request may compile kernels for a minute
 CONNECTION_REFUSED = Health(None, "nobody listens yet")
@@ -58,19 +61,27 @@ class Looker:
         self.title = re.compile(config.server.preset.worker_title) if config.server.preset.worker_title else None
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="nvml")  # the helper is asked by one thread at a time
         self.view: GpuView | None = None
+        self.only: list[int] | None = None  # NVML indices of the claimed GPUs
         self.baseline: dict[str, int | None] = {}  # what each claimed GPU held before the engine was started
         self._known: dict[int, tuple[int, int]] = {}  # inode: pid and start ticks of its owner in the unit
         self._strangers: dict[int, str] = {}
         self._titles: dict[Identity, bool] = {}
 
-    def begin(self, gpus: Iterable[Gpu]) -> None:
-        """These were claimed, and looked like this, before the engine was started."""
+    def begin(self, gpus: Sequence[Gpu]) -> None:
+        """These were claimed, and looked like this, before the engine was started. No other GPU is opened from here on."""
         self.baseline = {gpu.uuid: gpu.used for gpu in gpus}
+        self.only = [gpu.index for gpu in gpus]
+        self.probe.release(0)
+
+    def release(self, journal: Journal) -> None:
+        """Somebody wants a GPU without our handle on it: ``gpu-lifecycle gpus --release``."""
+        self.probe.release(RELEASED)
+        journal.tell(Event("nvml-released", f"NVML is let go of for {show_duration(RELEASED)}"))
 
     async def look(self, uuids: tuple[str, ...], health_path: str, deadline: float) -> Look:
         """Asks NVML and the endpoint at once. Raises BlindError where the unit's own cgroup cannot be read."""
         loop = asyncio.get_running_loop()
-        asked = loop.run_in_executor(self.threads, self.probe.view, NVML_SECONDS)
+        asked = loop.run_in_executor(self.threads, self.probe.view, NVML_SECONDS, self.only)
         try:
             alive = self.family.living(self.probe.pids)
             socket = self.socket(alive)
@@ -80,6 +91,8 @@ class Looker:
         finally:
             view = await asked
         self.view = view
+        if not view.error and not {gpu.uuid for gpu in view.gpus}.issuperset(uuids):
+            self.only = None  # an index has moved, as when a GPU was taken out: all are looked at to find each by its UUID
         memory, holders, estimated = _own_memory(view, alive, uuids, self.baseline)
         workers = frozenset(alive[pid] for pid in alive if pid in holders or self._titled(alive[pid]))
         model = self.config.server.served_name() or ""

@@ -100,6 +100,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._signalled, number)
+        loop.add_signal_handler(signal.SIGUSR1, lambda: self.looker.release(self.journal))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the one before this, if any, has left them to us
         try:
             if not await (self._take_over(loop, self.handover) if self.handover else self._begin(loop)):

@@ -116,6 +116,11 @@ EVENTS: dict[str, Kind] = {
         "ready for ten minutes ends that, and so does a start by hand, which waits for nothing.\n"
         "What to do: gpu-lifecycle status @GPU_LIFECYCLE_UNIT@ says how the last run ended.",
     ),
+    "nvml-released": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2c08", NOTICE, "@GPU_LIFECYCLE_UNIT@ has let go of NVML for a while",
+        "Somebody has asked for it: gpu-lifecycle gpus --release. Meanwhile health is judged without the memory of the GPUs, and a\n"
+        "load does not get ready. The engine's own processes hold their GPUs all the same. Nothing is to be done.",
+    ),
     "gpu-doubtful": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2c07", WARNING, "A claimed GPU works, and something is not right with it",
         "The GPU or its driver has reported something that does not keep it from working: a repair that waits for a reset, a\n"

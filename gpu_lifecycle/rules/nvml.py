@@ -46,6 +46,7 @@ CODES: dict[str, tuple[ErrorClass, str, str]] = {
     # nvidia-ml-py's own, which is no NVMLError: the library lacks a symbol that this version of the binding needs
     "NVMLLibraryMismatchError": (_H, "the NVML library is too old", "update the driver's user libraries"),
     "hung": (_R, "NVML does not answer", "see dmesg; a process in state D may hold the driver's lock"),
+    "released": (_D, "NVML was let go of on request", "it is opened again by itself"),
     "helper-died": (_R, "the NVML helper ended without an answer", "see the lines before this one"),
     "garbled": (_R, "the NVML helper's answer cannot be read", "report this as a defect"),
     "no-total": (_H, "the GPU reports no memory at all", "see dmesg; reset it or reboot"),

@@ -13,6 +13,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -40,6 +41,7 @@ class GpuProbe:
         self._number = 0
         self.hung = 0  # how many helpers had to be abandoned
         self._asked = 0  # the number of a question that was sent ahead, 0: none
+        self.quiet_until = 0.0  # on the monotonic clock
 
     def __enter__(self) -> Self:
         return self
@@ -52,9 +54,12 @@ class GpuProbe:
         """Our helpers: they hold device nodes, and are no holders."""
         return {helper.pid for helper in (self._helper, self._abandoned) if helper}
 
-    def view(self, deadline: float) -> GpuView:
-        """All GPUs, within ``deadline`` seconds. Never raises: what is not known comes back as an error."""
-        answer = self._answer("view", deadline)
+    def view(self, deadline: float, only: Sequence[int] | None = None) -> GpuView:
+        """All GPUs, or those of some indices, within ``deadline`` seconds.
+
+        Never raises: what is not known comes back as an error.
+        """
+        answer = self._answer("view", deadline, only)
         now = time.monotonic()
         return GpuView((), error=answer, at=now) if isinstance(answer, GpuError) else view_from(answer, now)
 
@@ -65,14 +70,25 @@ class GpuProbe:
         answer = self._answer("health", deadline)
         return answer if isinstance(answer, GpuError) else health_from(answer)
 
-    def _answer(self, op: str, deadline: float) -> dict[str, Any] | GpuError:
+    def release(self, seconds: float) -> None:
+        """Lets go of NVML, and opens it for nobody within so many seconds: somebody wants to reset a GPU, say.
+
+        May be called beside a ``view()`` in another thread, which then ends with an error.
+        """
+        self.quiet_until = time.monotonic() + seconds
+        self.interrupt()
+
+    def _answer(self, op: str, deadline: float, only: Sequence[int] | None = None) -> dict[str, Any] | GpuError:
+        left = self.quiet_until - time.monotonic()
+        if left > 0:
+            return classify("released", f"for {left:.0f} s more")
         if self._still_stuck():
             return classify("hung", "an earlier question is still unanswered")
         end = time.monotonic() + deadline
         try:
             helper = self._started()
             if not self._asked:
-                self._send(helper, op)
+                self._send(helper, op, only)
             self._asked = 0
             line = self._line(helper, end)
         except (OSError, EOFError) as error:
@@ -91,10 +107,10 @@ class GpuProbe:
         with contextlib.suppress(OSError):
             self._send(self._started(), "view")
 
-    def _send(self, helper: subprocess.Popen[bytes], op: str) -> None:
+    def _send(self, helper: subprocess.Popen[bytes], op: str, only: Sequence[int] | None = None) -> None:
         self._number += 1
         self._asked = self._number
-        self._ask(helper, {"id": self._number, "op": op})
+        self._ask(helper, {"id": self._number, "op": op, "only": only and list(only)})
 
     def _read(self, line: bytes) -> dict[str, Any] | GpuError:
         try:

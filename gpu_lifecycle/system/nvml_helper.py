@@ -4,7 +4,8 @@ NVML calls can hang in the kernel, a handle that stays open blocks a GPU reset, 
 driver upgrade. So this runs apart, imports nothing else of the project, closes NVML when it has not been asked for a
 while, and may be thrown away at any time. It never touches CUDA.
 
-Request: ``{"id": N, "op": "view"|"health"|"release"}``. Answer: ``{"id": N, "driver": ..., "gpus": [...], "error": ...}``.
+Request: ``{"id": N, "op": "view"|"health"|"release", "only": [INDEX, ...]|null}``.
+Answer: ``{"id": N, "driver": ..., "gpus": [...], "error": ...}``.
 Source of the calls: nvml.h; the binding is nvidia-ml-py, unmodified.
 """
 
@@ -55,10 +56,8 @@ class Session:
             except self.errors as error:
                 print(f"nvmlShutdown: {error}", file=sys.stderr)
 
-    def view(self) -> dict[str, Any]:
-        return self.each(self.gpu)
-
-    def each(self, look: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+    def each(self, look: Callable[[int], dict[str, Any]], only: list[int] | None) -> dict[str, Any]:
+        """``only`` these indices: a GPU that is not asked for is not opened, and so can be reset by others."""
         try:
             if not self.open:
                 self.nvml.nvmlInit()
@@ -68,7 +67,7 @@ class Session:
         except self.errors as error:
             self.close()
             return {"error": self.explain(error)}
-        return {"driver": driver, "gpus": [look(index) for index in range(count)]}
+        return {"driver": driver, "gpus": [look(index) for index in range(count) if only is None or index in only]}
 
     # Whether a GPU is fit to work
 
@@ -223,8 +222,8 @@ def answer(session: Session, line: str) -> dict[str, Any]:
     if request.get("op") == "release":
         session.close()
         return {"id": request.get("id"), "released": True}
-    look = session.each(session.health) if request.get("op") == "health" else session.view()
-    return {"id": request.get("id"), **look}
+    look = session.health if request.get("op") == "health" else session.gpu
+    return {"id": request.get("id"), **session.each(look, request.get("only"))}
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -170,3 +171,21 @@ def test_a_lost_part_that_shares_memory_is_lost(driver: Callable[..., None], pro
     gpu = probe.view(LONG).gpus[0]
     assert gpu.error
     assert (gpu.error.code, gpu.used) == ("15", None)
+
+
+def test_only_what_is_asked_for_is_opened(driver: Callable[..., None], probe: GpuProbe) -> None:
+    driver()
+    assert [gpu.uuid for gpu in probe.view(LONG, [1]).gpus] == ["GPU-1"]
+    assert probe.view(LONG, [7]).gpus == ()
+    assert len(probe.view(LONG).gpus) == 2
+
+
+def test_a_released_probe_asks_nobody(driver: Callable[..., None], probe: GpuProbe) -> None:
+    driver()
+    assert probe.view(LONG).error is None
+    probe.release(0.4)
+    view = probe.view(LONG)
+    assert view.error
+    assert (view.error.code, view.error.kind) == ("released", ErrorClass.DEGRADED)
+    time.sleep(0.5)
+    assert probe.view(LONG).error is None

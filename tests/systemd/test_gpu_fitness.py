@@ -122,3 +122,33 @@ def test_variables_that_contradict_the_claim_are_one_attempt_and_status_78(site:
     assert 'CUDA_VISIBLE_DEVICES is "0,1", which is not what gpus.claim says' in site.messages("start-refused")
     assert not site.events("engine-started")
     assert "which is not what gpus.claim says" in str(site.cli("check", "sglang-kimi")["findings"])
+
+
+def helper_holds(site: Site) -> list[str]:
+    """The nodes that the daemon's NVML helper has open."""
+    line = "for p in $(pgrep -f nvml_helper); do ls -l /proc/$p/fd; done"
+    return sorted({word for word in site.ask("sh", "-c", line).split() if word.startswith("/dev/nvidia")})
+
+
+def test_only_claimed_gpus_are_opened_once_the_engine_runs(site: Site) -> None:
+    """A handle on a GPU that is none of ours would keep its owner from resetting it."""
+    site.configure(tp=2)
+    site.machine.write(CONFIG, site.machine.read(CONFIG).replace('claim = "all"', "claim = [0, 1]"))
+    site.start()
+    site.machine.wait(
+        lambda: helper_holds(site) == ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"], 20, "two nodes to be held"
+    )
+
+
+def test_nvml_is_let_go_of_on_request(site: Site) -> None:
+    site.start()
+    site.machine.wait(lambda: bool(helper_holds(site)), 10, "a helper to hold nodes")
+    assert "sglang-kimi.service: NVML is let go of" in site.ask("gpu-lifecycle", "gpus", "--release")
+    site.machine.wait(lambda: helper_holds(site) == [], 10, "the nodes to be let go of")
+    fed = int(site.show("WatchdogTimestampMonotonic"))
+    site.machine.wait(lambda: int(site.show("WatchdogTimestampMonotonic")) > fed, 10, "the watchdog to be fed on")
+    assert helper_holds(site) == []
+    assert (site.state(), site.show("NRestarts")) == ("active", "0")
+    assert site.events("nvml-released")
+    site.stop()
+    assert "no daemon runs" in site.ask("gpu-lifecycle", "gpus", "--release")
