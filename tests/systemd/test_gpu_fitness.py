@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.machine.nvml import uuid
-from tests.systemd.site import CONFIG, Site
+from tests.systemd.site import CONFIG, UNIT, Site
 
 pytestmark = pytest.mark.machine
 
@@ -152,3 +154,42 @@ def test_nvml_is_let_go_of_on_request(site: Site) -> None:
     assert site.events("nvml-released")
     site.stop()
     assert "no daemon runs" in site.ask("gpu-lifecycle", "gpus", "--release")
+
+
+# What a look at GPUs asks, each of which may hang in the kernel.
+LOOK = (
+    "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount_v2", "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("function", LOOK)
+def test_a_question_that_hangs_keeps_no_stop_waiting(site: Site, function: str) -> None:
+    """The engine stays, for NVML's silence is no proof against it; one helper hangs; the unit stops in time."""
+    site.start()
+    site.machine.nvml.set(f"delay {function} 600000")
+    site.machine.run(["sleep", "1.5"])
+    assert site.state() == "active"
+    assert len(site.ask("pgrep", "-f", "nvml_helper").split()) == 1
+    began = time.monotonic()
+    site.machine.run(["systemctl", "stop", "--no-block", UNIT])
+    site.machine.wait(lambda: bool(site.events("stopped")), 20, "the daemon to end the engine")
+    assert time.monotonic() - began < 15
+    site.machine.nvml.clear("delay")
+    site.wait_state("inactive", "failed", timeout=60)
+    assert site.cli("holders")["holders"] == []
+
+
+@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"])
+def test_a_start_that_hangs_in_nvml_can_be_stopped(site: Site, function: str) -> None:
+    site.machine.nvml.set(f"delay {function} 600000")
+    site.start(wait=False)
+    site.machine.wait(lambda: "asking NVML" in site.show("StatusText"), 20, "the question to be shown")
+    began = time.monotonic()
+    site.systemctl("stop", "--no-block")
+    site.machine.run(["sleep", "1"])
+    site.machine.nvml.clear("delay")
+    site.wait_state("inactive", timeout=45)
+    assert time.monotonic() - began < 45
+    assert site.show("Result") == "success"
+    assert not site.events("engine-started")
