@@ -13,6 +13,7 @@ from gpu_lifecycle.jobs.inspect import print_json, scene_for
 from gpu_lifecycle.jobs.observe import Observation, Observer
 from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.rules.claims import claimed
+from gpu_lifecycle.rules.nodes import cure, missing
 from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.rules.report import advice, describe
 from gpu_lifecycle.rules.unexplained import Place, amount, explain
@@ -128,8 +129,10 @@ def _gpus(unit: UnitName, config: Config, layout: Layout) -> Found:
             return
         yield Finding(Level.INFO, "gpus", f"{show_count(len(gpus), 'GPU')} found, driver {view.driver}"), Exit.OK
         observer = Observer(probe)
+        for text in missing(observer.devices.nodes, observer.devices.wrong, gpus):
+            yield Finding(Level.ERROR, "node", text, cure(observer.devices.wrong)), Exit.UNAVAILABLE
         for path in observer.devices.wrong:
-            hint = f"remove it and let the driver make it: rm {path}; nvidia-modprobe -u -c 0"
+            hint = f"remove it and let the driver make it: {cure([path])}"
             yield Finding(Level.WARN, "wrong-node", f"{path} is no node of the NVIDIA driver", hint), Exit.OK
         yield from _fitness(probe, [gpu.uuid for gpu in gpus])
         yield from _holders(scene_for(unit, config, layout), config, observer, [gpu.uuid for gpu in gpus], view)

@@ -87,6 +87,11 @@ class Hook:
         from gpu_lifecycle.rules.verdict import Policy, Scene
 
         with self.probe as probe:
+            if not survivors_only:
+                from gpu_lifecycle.jobs.presence import await_gpus
+
+                self.notifier.send(f"EXTEND_TIMEOUT_USEC={round(bound(config) * 1e6)}")
+                await_gpus(probe, config, self.show)
             observer = Observer(probe)
             scene = Scene(
                 unit=self.unit,

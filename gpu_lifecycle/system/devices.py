@@ -116,3 +116,11 @@ def inner_namespace(proc: str = "/proc") -> bool:
         return os.stat(f"{proc}/self/ns/pid").st_ino != PROC_PID_INIT_INO
     except OSError:
         return False
+
+
+def uptime(proc: str = "/proc") -> float | None:
+    """Seconds since the machine has booted (proc_uptime(5)); None where that cannot be read."""
+    try:
+        return float(read_bytes(f"{proc}/uptime", 64).split()[0])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -193,3 +195,75 @@ def test_a_start_that_hangs_in_nvml_can_be_stopped(site: Site, function: str) ->
     assert time.monotonic() - began < 45
     assert site.show("Result") == "success"
     assert not site.events("engine-started")
+
+
+@contextmanager
+def just_booted(site: Site, seconds: int) -> Iterator[None]:
+    """The kernel's own word on how long the machine is up, covered by another."""
+    site.machine.write("/run/uptime", f"{seconds}.00 1.00\n")
+    site.machine.run(["mount", "--bind", "/run/uptime", "/proc/uptime"])
+    try:
+        yield
+    finally:
+        site.machine.run(["umount", "/proc/uptime"])
+
+
+@contextmanager
+def without(site: Site, node: str) -> Iterator[None]:
+    site.machine.run(["mv", node, "/dev/elsewhere"])
+    try:
+        yield
+    finally:
+        site.ask("sh", "-c", f"test -e {node} && rm -f /dev/elsewhere || mv /dev/elsewhere {node}")
+
+
+def test_after_a_boot_the_driver_is_waited_for(site: Site) -> None:
+    """Field case F42: at boot the unit may be earlier than the driver."""
+    with just_booted(site, 20):
+        site.machine.nvml.set("error nvmlInitWithFlags 9")
+        site.start(wait=False)
+        words = "waiting for the NVIDIA driver after the boot"
+        site.machine.wait(lambda: words in site.show("StatusText"), 20, "the wait to be shown")
+        assert not site.events("start-refused")
+        site.machine.nvml.clear("error")
+        site.wait_state("active", timeout=30)
+
+
+def test_the_wait_after_a_boot_has_an_end(site: Site) -> None:
+    with just_booted(site, 178):
+        site.configure(tp=9)
+        site.start_and_fail()
+        site.wait_state("failed")
+        assert site.show("ExecMainStatus") == "69"
+        assert "8 GPUs found" in site.messages("start-refused"), "never on fewer GPUs"
+
+
+@pytest.mark.parametrize("node", ["/dev/nvidia7", "/dev/nvidia-uvm"])
+def test_a_node_that_nobody_makes_is_named(site: Site, node: str) -> None:
+    with without(site, node):
+        site.start_and_fail()
+        site.wait_state("failed")
+        assert site.show("ExecMainStatus") == "69"
+        assert f"{node} is not there (nvidia-modprobe -u -c 0; in a container, pass" in site.messages("start-refused")
+        assert f"{node} is not there" in str(site.cli("check", "sglang-kimi")["findings"])
+
+
+def test_a_node_that_is_missing_is_made_by_the_drivers_own_tool(site: Site) -> None:
+    with without(site, "/dev/nvidia7"):
+        site.machine.write("/usr/bin/nvidia-modprobe", "#!/bin/sh\ncp -a /dev/elsewhere /dev/nvidia7\n", 0o755)
+        site.start()
+        site.machine.run(["rm", "/usr/bin/nvidia-modprobe"])
+        assert site.state() == "active"
+
+
+def test_a_node_with_a_wrong_major_is_named(site: Site) -> None:
+    with without(site, "/dev/nvidia7"):
+        site.machine.run(["mknod", "/dev/nvidia7", "c", "1", "7"])
+        try:
+            site.start_and_fail()
+            site.wait_state("failed")
+            assert "/dev/nvidia7 is no node of the NVIDIA driver (rm /dev/nvidia7; nvidia-modprobe" in site.messages(
+                "start-refused"
+            )
+        finally:
+            site.machine.run(["rm", "/dev/nvidia7"])
