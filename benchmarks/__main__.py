@@ -24,7 +24,7 @@ from rich.console import Console
 
 from tests.machine import Machine
 
-from . import hook, plot, run, scan, sweep
+from . import hook, plot, run, scan, snapshot, sweep
 from .bench import Bench, CannotMeasureError
 from .rows import Row, print_table
 
@@ -40,6 +40,7 @@ def measure(machine: Machine) -> Iterator[Row]:
     yield from sweep.rows(bench)
     bench.disperse_crowd()
     yield from scan.rows(bench)
+    yield from snapshot.rows(bench)
     yield from run.rows(bench)
 
 

@@ -21,6 +21,7 @@ from gpu_lifecycle.facts import GpuError, GpuHealth, GpuView
 from gpu_lifecycle.rules.nvml import classify, health_from, view_from
 
 ANSWER_LIMIT = 1024 * 1024
+DRIVER_VERSION = "/sys/module/nvidia/version"
 
 
 def _binding_folder() -> str:
@@ -41,6 +42,7 @@ class GpuProbe:
         self._number = 0
         self.hung = 0  # how many helpers had to be abandoned
         self._asked = 0  # the number of a question that was sent ahead, 0: none
+        self._loaded: tuple[str, str, tuple[int, int] | None] | None = None  # the library, the driver, the library's file
         self.quiet_until = 0.0  # on the monotonic clock
 
     def __enter__(self) -> Self:
@@ -97,6 +99,8 @@ class GpuProbe:
         if line is None:
             self._abandon()
             return classify("hung", f"no answer in {deadline:g} s")
+        if self._loaded is None:
+            self._note_library(helper)
         return self._read(line)
 
     def begin(self) -> None:
@@ -124,8 +128,11 @@ class GpuProbe:
         return classify("garbled", problem)
 
     def _started(self) -> subprocess.Popen[bytes]:
+        if self._helper and self._loaded and self._stamp(self._loaded[0]) != self._loaded:
+            self._discard()  # the driver or its library has been replaced: what this helper has loaded is stale
         if self._helper is None or self._helper.poll() is not None:
             self._discard()
+            self._loaded = None
             program = os.path.join(os.path.dirname(__file__), "nvml_helper.py")
             self._helper = subprocess.Popen(
                 [sys.executable, "-I", "-B", "-S", program, _binding_folder()],
@@ -136,6 +143,27 @@ class GpuProbe:
             self._buffer = b""
             self._asked = 0
         return self._helper
+
+    def _stamp(self, library: str) -> tuple[str, str, tuple[int, int] | None]:
+        """What changes with an upgrade: the driver that the kernel runs, and the file behind the library's name."""
+        try:
+            info = os.stat(library)
+            file: tuple[int, int] | None = (info.st_dev, info.st_ino)
+        except OSError:
+            file = None
+        try:
+            with open(DRIVER_VERSION, encoding="ascii", errors="replace") as version:
+                return library, version.read(100), file
+        except OSError:
+            return library, "", file
+
+    def _note_library(self, helper: subprocess.Popen[bytes]) -> None:
+        """Which file the helper has loaded as NVML (proc_pid_maps(5))."""
+        with contextlib.suppress(OSError), open(f"/proc/{helper.pid}/maps", encoding="utf-8", errors="replace") as maps:
+            for line in maps:
+                if "libnvidia-ml" in line:
+                    self._loaded = self._stamp(line.split(maxsplit=5)[5].rstrip("\n").removesuffix(" (deleted)"))
+                    return
 
     def _ask(self, helper: subprocess.Popen[bytes], request: dict[str, object]) -> None:
         assert helper.stdin

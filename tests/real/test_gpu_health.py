@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -189,3 +190,23 @@ def test_a_released_probe_asks_nobody(driver: Callable[..., None], probe: GpuPro
     assert (view.error.code, view.error.kind) == ("released", ErrorClass.DEGRADED)
     time.sleep(0.5)
     assert probe.view(LONG).error is None
+
+
+def test_a_library_that_was_replaced_is_loaded_anew(
+    driver: Callable[..., None], probe: GpuProbe, tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an upgrade does it: another file comes into the place of the first one."""
+    place = tmp_path / "lib"
+    shutil.copytree(library, place)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(place))
+    driver()
+    assert probe.view(LONG).error is None
+    first = probe.pids
+    assert probe.view(LONG).error is None
+    assert probe.pids == first
+    new = tmp_path / "new.so"
+    shutil.copy(place / "libnvidia-ml.so.1", new)
+    new.rename((place / "libnvidia-ml.so.1").resolve())
+    assert probe.view(LONG).error is None
+    assert probe.pids
+    assert probe.pids != first
