@@ -1,6 +1,7 @@
 """The engine's own output as lines: where one ends, how grave it is, and which tell why an engine has failed.
 
-The text is the engine's and may be anything: progress bars that are redrawn, half lines, NULs, bytes that are not UTF-8, floods.
+The text is the engine's and may be anything: progress bars that are redrawn, half lines, NULs,
+bytes that are not UTF-8, floods.
 """
 
 from __future__ import annotations
