@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.facts import ErrorClass, Gpu
@@ -33,6 +34,21 @@ async def claim(probe: GpuProbe, config: Config) -> tuple[tuple[Gpu, ...], dict[
             gpus = claimed(view, config.gpus.claim, config.gpus.count)
             return gpus, visible(gpus, view.gpus, config.server.environment)
         await asyncio.sleep(1.0)
+
+
+async def claim_or_stop(
+    probe: GpuProbe, config: Config, stop: Awaitable[object]
+) -> tuple[tuple[Gpu, ...], dict[str, str]] | None:
+    """The claimed GPUs, or None where ``stop`` came first: a stop works in every phase."""
+    asking = asyncio.create_task(claim(probe, config))
+    stopping = asyncio.ensure_future(stop)
+    await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if asking.done():
+        stopping.cancel()
+        return asking.result()
+    probe.interrupt()
+    asking.cancel()
+    return None
 
 
 def limits_for(config: Config, gpus: tuple[Gpu, ...], watchdog: float | None) -> Limits:

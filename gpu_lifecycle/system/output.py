@@ -36,12 +36,12 @@ KEPT_BYTES = 4000  # of a line
 class JournalSink:
     """Lines for the journal. ``fields`` are for each of them; ``lost`` counts those that it could not take."""
 
-    def __init__(self, fields: Mapping[str, str], path: str = SOCKET, waiting: Sequence[bytes] = ()) -> None:
+    def __init__(self, fields: Mapping[str, str], path: str = SOCKET, waiting: Sequence[bytes] = (), lost: int = 0) -> None:
         self.fields = dict(fields)
         self.path = path
         self.waiting: deque[bytes] = deque(waiting)
         self.size = sum(map(len, waiting))
-        self.lost = 0
+        self.lost = lost
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         with contextlib.suppress(OSError):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
@@ -138,6 +138,7 @@ class Left:
     waiting: tuple[bytes, ...] = ()
     lost: int = 0
     tail: tuple[str, ...] = ()
+    first: tuple[tuple[float, str], ...] = ()
 
 
 @dataclass
@@ -169,6 +170,7 @@ class Output:
         for number, fd in enumerate(left.fds):
             self._add(fd, min(number + 1, 2), left.pending[number] if number < len(left.pending) else b"")
         self.last.extend(line.encode("utf-8", "surrogateescape") for line in left.tail)
+        self.first.extend(left.first)
 
     def _add(self, read: int, fd: int, pending: bytes = b"") -> None:
         os.set_inheritable(read, False)
@@ -178,6 +180,7 @@ class Output:
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         for stream in self.streams:
+            os.set_inheritable(stream.fd, False)
             self._listen(stream)
         self._flush()
 
@@ -255,6 +258,12 @@ class Output:
         self.retry = None
         self._flush()
 
+    @property
+    def words(self) -> str:
+        """Why the engine has ended, in its own words: all that it has said by now counts."""
+        self.drain()
+        return self.telling()
+
     def drain(self) -> None:
         """Reads what is there by now: the reason before the end. Bounded, for what is left behind may write on and on."""
         for stream in self.streams:
@@ -291,13 +300,16 @@ class Output:
         self.loop = self.retry = None
 
     def leave(self) -> Left:
-        """For the program that takes this one's place: what was read and is not passed on, and the pipes, kept open."""
-        for stream in self.streams:
-            os.set_inheritable(stream.fd, True)
+        """For the program that takes this one's place: the pipes, and what was read and is not passed on."""
         waiting = tuple(self.journal.waiting) if self.journal else ()
         lost = self.journal.lost if self.journal else 0
         pending = tuple(stream.lines.pending for stream in self.streams)
-        return Left(tuple(stream.fd for stream in self.streams), pending, waiting, lost, tuple(self.tail()))
+        return Left(tuple(stream.fd for stream in self.streams), pending, waiting, lost, tuple(self.tail()), tuple(self.first))
+
+    def keep_open(self) -> None:
+        """Lets the pipes outlive execve(2), until ``begin``."""
+        for stream in self.streams:
+            os.set_inheritable(stream.fd, True)
 
     def close(self) -> None:
         """Passes on what can be passed on at once, and ends."""

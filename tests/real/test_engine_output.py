@@ -142,6 +142,7 @@ def test_another_reader_goes_on_in_the_middle(journald: socket.socket) -> None:
     first.journal.waiting.append(b"MESSAGE=waits\n")
     left = first.leave()
     assert isinstance(left, Left)
+    first.keep_open()
     assert all(os.get_inheritable(fd) for fd in left.fds)
     first.journal.socket.close()
     second = Output(JournalSink({}, path, left.waiting))
