@@ -57,8 +57,9 @@ def limits_for(config: Config, gpus: tuple[Gpu, ...], watchdog: float | None) ->
     if watchdog:
         interval = min(interval, watchdog / 4)
     min_used = config.ready.min_used
+    weights = weights_size(config.server.target() or "")
     if min_used == "auto":
-        min_used = min_used_for(weights_size(config.server.target() or ""), len(gpus))
+        min_used = min_used_for(weights, len(gpus))
     return Limits(
         needs=Needs({gpu.uuid: gpu.index for gpu in gpus}, min_used),
         stall=config.ready.stall,
@@ -69,6 +70,7 @@ def limits_for(config: Config, gpus: tuple[Gpu, ...], watchdog: float | None) ->
         drain=config.stop.drain,
         term_grace=config.sweep.term_grace,
         exit_deadline=config.sweep.exit_deadline,
+        weights=weights // len(gpus) if weights and gpus else 0,
         before=config.stop.before_limit if config.stop.before else 0.0,
     )
 

@@ -9,18 +9,36 @@ from typing import Any
 
 from gpu_lifecycle.facts import Phase, UnitName
 from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.output import Line
+from gpu_lifecycle.rules.phases import Load, Step, advance
 from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.system.journal import SOCKET, Journal, is_journal
 from gpu_lifecycle.system.output import JournalSink, Left, Output
 
+LOOKED_AT = 1000  # bytes of a line: a marker stands in its beginning
 
-def output_of(unit: UnitName, run: str, packed: Mapping[str, Any] | None) -> Output:
+
+class EngineOutput(Output):
+    """``load``: how far the load is by the lines that have come."""
+
+    def __init__(self, journal: JournalSink | None, engine: str, load: Load) -> None:
+        super().__init__(journal, self._hear)
+        self.engine = engine
+        self.load = load
+
+    def _hear(self, line: Line) -> None:
+        if self.load.step < Step.SERVING:
+            self.load = advance(self.load, line.data[:LOOKED_AT].decode("utf-8", "replace"), self.engine)
+
+
+def output_of(unit: UnitName, run: str, engine: str, packed: Mapping[str, Any] | None) -> EngineOutput:
     """Where the unit's lines go as ours do: to the journal, or to our own stdout and stderr. Raises ValueError."""
     left = unpack_output(packed or {})
     fields = {"SYSLOG_IDENTIFIER": unit.service.removesuffix(".service"), "GPU_LIFECYCLE_UNIT": unit.service}
     fields |= {"GPU_LIFECYCLE_RUN": run, "GPU_LIFECYCLE_PHASE": str(Phase.LOADING)}
     native = is_journal(1) and os.path.exists(SOCKET)
-    output = Output(JournalSink(fields, waiting=left.waiting, lost=left.lost) if native else None)
+    sink = JournalSink(fields, waiting=left.waiting, lost=left.lost) if native else None
+    output = EngineOutput(sink, engine, _load_of(packed or {}))
     output.adopt(left)
     return output
 
@@ -43,9 +61,16 @@ def _tell_lost(output: Output, journal: Journal) -> None:
         journal.tell(Event("output-lost", f"the journal was too busy: {show_count(count, 'line')} of the engine's output lost"))
 
 
-def pack_output(left: Left) -> dict[str, Any]:
+def _load_of(packed: Mapping[str, Any]) -> Load:
+    step, done, total = packed.get("load", (0, 0, 0))
+    return Load(Step(step), int(done), int(total))
+
+
+def pack_output(output: EngineOutput) -> dict[str, Any]:
     """As plain data, for a handover."""
+    left, load = output.leave(), output.load
     return {
+        "load": [int(load.step), load.done, load.total],
         "fds": list(left.fds),
         "pending": [base64.b64encode(data).decode() for data in left.pending],
         "waiting": [base64.b64encode(data).decode() for data in left.waiting],
@@ -58,6 +83,7 @@ def pack_output(left: Left) -> dict[str, Any]:
 def unpack_output(packed: Mapping[str, Any]) -> Left:
     """What was packed; nothing where an older version had no pipes. Raises ValueError where it does not fit."""
     try:
+        _load_of(packed)
         return Left(
             fds=tuple(int(fd) for fd in packed.get("fds", ())),
             pending=tuple(base64.b64decode(text) for text in packed.get("pending", ())),

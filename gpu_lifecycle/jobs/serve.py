@@ -94,7 +94,7 @@ class Daemon:
         self.before = Before(unit, state.run, file, lambda text: self.events.put_nowait(life_rules.BeforeEnded(text)))
         self.began = time.time()
         self.oom_before = 0
-        self.output = output_of(unit, state.run, handover.output if handover else None)
+        self.output = output_of(unit, state.run, config.server.preset.name, handover.output if handover else None)
         self.watchers: list[asyncio.Task[None]] = []
 
     async def main(self) -> Exit:
@@ -169,7 +169,7 @@ class Daemon:
         assert self.life
         plan = self.plan or Plan(self.latest, "")
         return Handover(self.state.run, pack(self.life), self.gpus, self.text, plan.latest, __version__, plan.changes,
-                        self.oom_before, stop, pack_output(self.output.leave()))  # fmt: skip
+                        self.oom_before, stop, pack_output(self.output))  # fmt: skip
 
     def _answer_reload(self, *, ok: bool, text: str) -> None:
         self.journal.tell(Event("reloaded" if ok else "reload-refused", text))
@@ -285,7 +285,7 @@ class Daemon:
                 self.last = await self.looker.look(uuids, path, probe_deadline(self.config, self.notifier.watchdog))
                 self.history.append(probe_row(self.last) | {"at": round(time.time(), 1)})
                 self.kernel.know(identity.pid for identity in self.last.alive)
-                self.events.put_nowait(life_rules.Looked(self.last))
+                self.events.put_nowait(life_rules.Looked(self.last, self.output.load))
             except BlindError as error:
                 self.journal.tell(Event("sight-partial", str(error)))
             reap_adopted(self._children())

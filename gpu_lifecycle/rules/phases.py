@@ -55,6 +55,7 @@ class Load:
         return self.done / self.total if self.total else 0.0
 
 
+NOTHING_SAID = Load()
 _BAR = r": +\d+%.{0,80}?\| *(\d{1,6})/(\d{1,6}) \["  # a bar of tqdm; the bracket shows that the number is whole
 _SHARDS = (r"loading shards" + _BAR, Step.WEIGHTS), (r"checkpoint shards" + _BAR, Step.WEIGHTS)
 

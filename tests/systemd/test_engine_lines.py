@@ -36,8 +36,8 @@ def test_the_reason_is_the_engines_own_first_words(site: Site) -> None:
     code = "import sys,time; print('ValueError: no such model', file=sys.stderr); print('Received sigquit'); sys.exit(9)"
     text = site.machine.read("/etc/gpu-lifecycle/sglang-kimi.toml")
     command = next(line for line in text.splitlines() if line.startswith("command"))
-    changed = text.replace(command, f'command = ["/usr/bin/python3", "-c", "{code}"]').replace("sglang", "custom")
-    site.machine.write("/etc/gpu-lifecycle/sglang-kimi.toml", changed + "[ready]\ngenerate = false\n")
+    changed = text.replace(command, f'command = ["/usr/bin/python3", "-c", "{code}"]')
+    site.machine.write("/etc/gpu-lifecycle/sglang-kimi.toml", changed)
     site.start(wait=False)
     site.machine.wait(lambda: bool(site.events("engine-failed")), 20, "the engine to fail")
     assert 'it said: "ValueError: no such model"' in site.messages("engine-failed")
