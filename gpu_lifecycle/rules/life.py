@@ -148,6 +148,7 @@ class Life:
     extended: float = 0.0
     engine_step: int = 0  # rules.phases.Step
     step_since: float = 0.0
+    steps: str = ""  # those that are over, and how long each took
     done: int = 0  # ... of the ``total`` shards or graphs of that step
     total: int = 0
     said: bool = False  # the engine's own lines show progress that has not been told yet

@@ -113,7 +113,9 @@ def _heard(life: Life, load: Load, now: float) -> Life:
     before = Load(Step(life.engine_step), life.done, life.total)
     if life.was_ready or (load.step, load.part) <= (before.step, before.part):
         return life
-    since = now if load.step > before.step else life.step_since
+    since = life.step_since
+    if load.step > before.step:
+        life, since = replace(life, steps=_steps(life, now)), now
     return replace(
         life, engine_step=int(load.step), step_since=since, done=load.done, total=load.total, progressed=now, said=True
     )
@@ -155,6 +157,15 @@ def loading_text(look: Look, reasons: tuple[str, ...], life: Life, now: float) -
     return f"{word} for {show_duration(round(now - life.began))}: {held}; not ready: {reasons[0]}"
 
 
+def _steps(life: Life, now: float) -> str:
+    """The steps that are over, with the one that ends now."""
+    step = Step(life.engine_step)
+    if step in (Step.NONE, Step.SERVING):
+        return life.steps
+    ended = f"{step.words} {show_duration(round(now - life.step_since, 1))}"
+    return f"{life.steps}, {ended}" if life.steps else ended
+
+
 def _step_text(life: Life, now: float) -> str:
     """``loading weights 43% (28 of 64), about 92 s left,``: the step, as far as the engine says it."""
     step = Step(life.engine_step)
@@ -178,6 +189,8 @@ def _ready(life: Life, look: Look, now: float) -> Result:
     text = f"ready: {look.model or 'engine'} on {show_count(count, 'GPU')}, {show_size(total)} resident, loaded in {took}"
     if look.estimated:
         text += " (memory estimated from each GPU's total: the driver does not say what a process holds)"
+    steps = _steps(life, now)
+    text += f" ({steps})" if steps else ""
     life = replace(life, was_ready=True, ready_at=now, workers=look.workers, phase=Phase.READY, since=now, text=text, strikes=0)
     return life, (Notify(("READY=1", "WATCHDOG=1"), text), Tell(Event("ready", text)))
 

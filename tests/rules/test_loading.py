@@ -52,3 +52,15 @@ def test_what_is_said_again_and_again_is_none() -> None:
     back_and_forth = [(10.0 * n, 75, Load(Step.GRAPHS, 3 + n % 2, 40)) for n in range(1, 40)]
     life, _ = walk(*back_and_forth)
     assert "no progress for ready.stall, 1min: capturing CUDA graphs 10% (4 of 40)" in life.failure
+
+
+def test_ready_says_how_long_each_step_took() -> None:
+    life, _ = walk(
+        (5, 1, Load(Step.INIT)), (10, 1, Load(Step.WEIGHTS)), (100, 75, Load(Step.KV_CACHE)), (104, 90, Load(Step.WARMUP))
+    )
+    good = Look({"GPU-a": 90 * GIB, "GPU-b": 90 * GIB}, Socket(listening=True, ours=True), Health(200, "200"), model="kimi")
+    life, _ = step(life, Looked(good, Load(Step.SERVING)), 106.0)
+    assert life.text == (
+        "ready: kimi on 2 GPUs, 180 GiB resident, loaded in 1min 46s "
+        "(initialising 5s, loading weights 1min 30s, allocating the KV cache 4s, warming up 2s)"
+    )

@@ -65,3 +65,12 @@ def test_no_line_is_lost_in_a_reload(site: Site) -> None:
         ):
             assert sum(marker in line for line in mine) == 1, (rank, marker)
     assert not site.events("output-lost")
+
+
+def test_status_passes_through_the_steps_of_the_load(site: Site) -> None:
+    site.configure("--load-seconds", "10")
+    site.start(wait=False)
+    for words in ("loading weights", "capturing CUDA graphs"):
+        site.machine.wait(lambda: site.show("StatusText").startswith(words), 30, words)  # noqa: B023
+    site.wait_state("active", timeout=40)
+    assert "loading weights" in site.show("StatusText")
