@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.facts import ErrorClass, Gpu
@@ -35,14 +36,30 @@ async def claim(probe: GpuProbe, config: Config) -> tuple[tuple[Gpu, ...], dict[
         await asyncio.sleep(1.0)
 
 
+async def claim_or_stop(
+    probe: GpuProbe, config: Config, stop: Awaitable[object]
+) -> tuple[tuple[Gpu, ...], dict[str, str]] | None:
+    """The claimed GPUs, or None where ``stop`` came first: a stop works in every phase."""
+    asking = asyncio.create_task(claim(probe, config))
+    stopping = asyncio.ensure_future(stop)
+    await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if asking.done():
+        stopping.cancel()
+        return asking.result()
+    probe.interrupt()
+    asking.cancel()
+    return None
+
+
 def limits_for(config: Config, gpus: tuple[Gpu, ...], watchdog: float | None) -> Limits:
     """The config's times; looks are frequent enough for systemd's watchdog whatever the config says."""
     interval = config.watch.interval
     if watchdog:
         interval = min(interval, watchdog / 4)
     min_used = config.ready.min_used
+    weights = weights_size(config.server.target() or "")
     if min_used == "auto":
-        min_used = min_used_for(weights_size(config.server.target() or ""), len(gpus))
+        min_used = min_used_for(weights, len(gpus))
     return Limits(
         needs=Needs({gpu.uuid: gpu.index for gpu in gpus}, min_used),
         stall=config.ready.stall,
@@ -53,6 +70,7 @@ def limits_for(config: Config, gpus: tuple[Gpu, ...], watchdog: float | None) ->
         drain=config.stop.drain,
         term_grace=config.sweep.term_grace,
         exit_deadline=config.sweep.exit_deadline,
+        weights=weights // len(gpus) if weights and gpus else 0,
         before=config.stop.before_limit if config.stop.before else 0.0,
     )
 

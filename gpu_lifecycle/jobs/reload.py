@@ -19,6 +19,7 @@ from gpu_lifecycle import __version__
 from gpu_lifecycle.errors import Exit, LifecycleError
 from gpu_lifecycle.facts import Layout, UnitName
 from gpu_lifecycle.jobs.limits import limits_for
+from gpu_lifecycle.jobs.output import unpack_output
 from gpu_lifecycle.jobs.settings import parse
 from gpu_lifecycle.rules.config import plain
 from gpu_lifecycle.rules.handover import Handover, changes, read, unpack
@@ -83,6 +84,7 @@ def self_test(unit: UnitName, layout: Layout) -> Exit:
         handover = read(json.load(sys.stdin))
         config = merged(handover.config, handover.latest, layout.config(unit))
         unpack(handover.life, limits_for(config, handover.gpus, None))
+        unpack_output(handover.output)
     except ValueError as error:
         raise LifecycleError(f"cannot take over from version {__version__}: {error}") from error
     return Exit.OK
@@ -101,7 +103,8 @@ def replace_process(handover: Handover) -> None:
     text = json.dumps(handover.document()).encode()
     fd = os.memfd_create("handover", 0)
     try:
-        os.write(fd, text)
+        while text:
+            text = text[os.write(fd, text) :]
         os.lseek(fd, 0, os.SEEK_SET)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -17,8 +17,9 @@ from gpu_lifecycle.facts import Gpu, Layout, Phase, UnitName
 from gpu_lifecycle.jobs.before import Before
 from gpu_lifecycle.jobs.evidence import Evidence, Scene
 from gpu_lifecycle.jobs.kernel import KernelEar
-from gpu_lifecycle.jobs.limits import claim, limits_for, probe_deadline
+from gpu_lifecycle.jobs.limits import claim_or_stop, limits_for, probe_deadline
 from gpu_lifecycle.jobs.look import Looker, own_pids
+from gpu_lifecycle.jobs.output import end_output, go_on, output_of, pack_output
 from gpu_lifecycle.jobs.reload import Plan, prepare, replace_process
 from gpu_lifecycle.jobs.settings import unit_cgroup
 from gpu_lifecycle.jobs.state import StateFile, probe_row, state_fields
@@ -93,6 +94,7 @@ class Daemon:
         self.before = Before(unit, state.run, file, lambda text: self.events.put_nowait(life_rules.BeforeEnded(text)))
         self.began = time.time()
         self.oom_before = 0
+        self.output = output_of(unit, state.run, config.server.preset.name, handover.output if handover else None)
         self.watchers: list[asyncio.Task[None]] = []
 
     async def main(self) -> Exit:
@@ -117,8 +119,9 @@ class Daemon:
     async def _begin(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Starts the engine. False where a stop came first."""
         self.notifier.send(status_line("asking NVML for the claimed GPUs"))
-        found = await self._claim_or_stop()
+        found = await claim_or_stop(self.probe, self.config, self.events.get())
         if found is None:
+            self.notifier.send("STOPPING=1", status_line("stopped before the engine was started"))
             return False
         gpus, visible = found
         self.gpus = gpus
@@ -166,7 +169,7 @@ class Daemon:
         assert self.life
         plan = self.plan or Plan(self.latest, "")
         return Handover(self.state.run, pack(self.life), self.gpus, self.text, plan.latest, __version__, plan.changes,
-                        self.oom_before, stop)  # fmt: skip
+                        self.oom_before, stop, pack_output(self.output))  # fmt: skip
 
     def _answer_reload(self, *, ok: bool, text: str) -> None:
         self.journal.tell(Event("reloaded" if ok else "reload-refused", text))
@@ -181,6 +184,7 @@ class Daemon:
         or is in the queue and handed over.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        self.output.rest()
         await self._stop_watching()
         await self.looker.close()
         self.probe.close()
@@ -191,10 +195,12 @@ class Daemon:
         try:
             if all(isinstance(event, life_rules.StopRequested) for event in kept):
                 self.kernel.keep_open()
+                self.output.keep_open()
                 replace_process(self._packed(stop=bool(kept)))
         except OSError as error:
             self._answer_reload(ok=False, text=f"not reloaded, all stays as it was: {error.strerror}")
         self.plan = None
+        self.output.begin(loop)
         self.looker = Looker(self.config, self.proc, self.family, self.probe)
         self.looker.begin(self.gpus)
         for event in kept:
@@ -215,30 +221,19 @@ class Daemon:
         elif self.life and (self.reloading is None or self.reloading.done()):
             self.reloading = asyncio.create_task(self._reload())
 
-    async def _claim_or_stop(self) -> tuple[tuple[Gpu, ...], dict[str, str]] | None:
-        """The claimed GPUs, or None where a stop was requested first: a stop works in every phase."""
-        asking = asyncio.create_task(claim(self.probe, self.config))
-        stopping = asyncio.create_task(self.events.get())
-        await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if asking.done():
-            stopping.cancel()
-            return asking.result()
-        self.notifier.send("STOPPING=1", status_line("stopped before the engine was started"))
-        self.probe.interrupt()
-        asking.cancel()
-        return None
-
     async def _start_engine(self, loop: asyncio.AbstractEventLoop, visible: dict[str, str]) -> None:
         become_subreaper()
         self.oom_before = self.family.oom_kills()
-        environment = engine_environment(os.environ, self.config.server.environment | visible, self.unit, self.state.run)
+        server, file = self.config.server, self.layout.config(self.unit)
+        environment = engine_environment(os.environ, server.environment | visible, self.unit, self.state.run)
         # In a thread: a program on a dead network file system must not keep a stop from being heard.
-        self.engine = await asyncio.to_thread(start, self.config.server.command, environment, self.layout.config(self.unit))
+        self.engine = await asyncio.to_thread(start, server.command, environment, file, self.output.open())
         self._mind_engine(loop)
         self.events.put_nowait(life_rules.Started(self.engine.pid))
 
     def _mind_engine(self, loop: asyncio.AbstractEventLoop) -> None:
         assert self.engine
+        self.output.begin(loop)
         pidfd = os.pidfd_open(self.engine.pid)
         loop.add_reader(pidfd, self._engine_ended, loop, pidfd)
 
@@ -248,7 +243,8 @@ class Daemon:
         os.close(pidfd)
         assert self.engine
         self._hear()  # the reason before the end
-        self.events.put_nowait(life_rules.EngineExited(self.engine.wait(), self.family.oom_kills() - self.oom_before))
+        oom = self.family.oom_kills() - self.oom_before
+        self.events.put_nowait(life_rules.EngineExited(self.engine.wait(), oom, self.output.words))
 
     async def _loop(self) -> Exit | None:
         """None: the installed code is to take over."""
@@ -289,7 +285,7 @@ class Daemon:
                 self.last = await self.looker.look(uuids, path, probe_deadline(self.config, self.notifier.watchdog))
                 self.history.append(probe_row(self.last) | {"at": round(time.time(), 1)})
                 self.kernel.know(identity.pid for identity in self.last.alive)
-                self.events.put_nowait(life_rules.Looked(self.last))
+                self.events.put_nowait(life_rules.Looked(self.last, self.output.load))
             except BlindError as error:
                 self.journal.tell(Event("sight-partial", str(error)))
             reap_adopted(self._children())
@@ -336,7 +332,9 @@ class Daemon:
         living = own_pids(self.family, self.probe) or {}
         environment = dict(os.environ) | self.config.server.environment
         since = None if self.life and self.life.was_ready else self.began
-        scene = Scene(why, living, self.looker.view, self.history, (), self.config.server.command[0], environment, since)
+        scene = Scene(
+            why, living, self.looker.view, self.history, self.output.tail(), self.config.server.command[0], environment, since
+        )
         try:
             folder, locks = await asyncio.to_thread(self.evidence.gather, scene)
         except OSError as error:
@@ -362,6 +360,7 @@ class Daemon:
     def _save(self, *, changed: bool) -> None:
         """Keeps the state file: at once on a change, else about as often as looks are made."""
         assert self.life
+        go_on(self.output, self.life.phase, self.journal)
         now = time.monotonic()
         if not changed and now - self.saved < 5.0:
             return
@@ -395,4 +394,5 @@ class Daemon:
             self._signal_all(signal.SIGKILL)  # only after a defect of ours: nothing may outlive its watcher
             self.engine.wait()
         self.probe.close()
+        end_output(self.output, self.journal)
         reap_adopted(self._children())

@@ -216,6 +216,12 @@ EVENTS: dict[str, Kind] = {
         "is not restarted.\n"
         "What to do: as the message says, on the host. Then: gpu-lifecycle check @GPU_LIFECYCLE_UNIT@",
     ),
+    "output-lost": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b70", WARNING, "Lines of the engine's output are lost",
+        "The engine said more than the journal took in time, and is not made to wait for it for long. The run goes on; progress\n"
+        "of a load and words on a failure are still read.\n"
+        "What to do: lower the engine's log level, or see what holds the journal up: systemctl status systemd-journald",
+    ),
     "kernel-log-unseen": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b43", NOTICE, "The kernel log cannot be seen, or not all of it",
         "Errors of the GPUs that only the kernel log tells (Xid) are not noticed. The run goes on: memory, socket and health\n"

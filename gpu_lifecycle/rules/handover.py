@@ -6,14 +6,15 @@ The other side may be older or newer: what it does not know is left out, and wha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gpu_lifecycle.facts import Gpu, Identity, Phase
 from gpu_lifecycle.rules.budget import Budget
 from gpu_lifecycle.rules.life import Life, Limits
 
-SCHEMA = 1
+SCHEMA = 2  # 2: the engine's output comes through pipes, which a version that knows nothing of them would not read
+TAKEN = (1, SCHEMA)
 _OWN = ("limits", "phase", "workers", "budget", "status", "memory", "mark")  # not plain, or not to be handed over
 _GPU = ("uuid", "index", "minor", "pci", "name", "total", "used")
 
@@ -31,17 +32,18 @@ class Handover:
     changes: str = ""
     oom: int = 0
     stop: bool = False  # a stop was asked for meanwhile
+    output: Mapping[str, Any] = field(default_factory=dict)  # the pipes' descriptors, and what was read of them
 
     def document(self) -> dict[str, Any]:
         gpus = [{name: getattr(gpu, name) for name in _GPU} for gpu in self.gpus]
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
         return plain | {"schema": SCHEMA, "life": dict(self.life), "gpus": gpus}
 
 
 def read(document: Any) -> Handover:
     """The handover in a document. Raises ValueError where it is none that can be taken over."""
     try:
-        if document["schema"] != SCHEMA:
+        if document["schema"] not in TAKEN:
             raise ValueError(f"its schema is {document['schema']}, and this version takes over {SCHEMA}")
         texts = {name: _of(str, document[name]) for name in ("run", "config", "latest", "version", "changes")}
         return Handover(
@@ -50,6 +52,7 @@ def read(document: Any) -> Handover:
             gpus=tuple(_gpu(item) for item in document["gpus"]),
             oom=_of(int, document["oom"]),
             stop=_of(bool, document["stop"]),
+            output=_of(dict, document.get("output", {})),
         )
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"it is not as this version would write it: {error!r}") from error
@@ -67,7 +70,7 @@ def _gpu(item: Mapping[str, Any]) -> Gpu:
 
 def pack(life: Life) -> dict[str, Any]:
     """A life as plain data."""
-    plain = {field.name: getattr(life, field.name) for field in fields(life) if field.name not in _OWN}
+    plain = {item.name: getattr(life, item.name) for item in fields(life) if item.name not in _OWN}
     return {name: value for name, value in plain.items() if _plain(value)} | {
         "phase": str(life.phase),
         "workers": [[item.boot_id, item.pid, item.start_ticks] for item in sorted(life.workers, key=lambda item: item.pid)],
@@ -78,7 +81,7 @@ def pack(life: Life) -> dict[str, Any]:
 def unpack(packed: Mapping[str, Any], limits: Limits) -> Life:
     """The life that was packed, under these limits. Raises ValueError where it does not fit."""
     life = Life(limits)
-    known = {field.name: getattr(life, field.name) for field in fields(life) if field.name not in _OWN}
+    known = {item.name: getattr(life, item.name) for item in fields(life) if item.name not in _OWN}
     given = {name: packed[name] for name, default in known.items() if name in packed and _fits(packed[name], default)}
     try:
         failed, same, like = packed["budget"]

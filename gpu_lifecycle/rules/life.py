@@ -9,6 +9,7 @@ from gpu_lifecycle.errors import Exit
 from gpu_lifecycle.facts import Identity, Phase
 from gpu_lifecycle.rules.budget import Budget
 from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.phases import NOTHING_SAID, Load
 from gpu_lifecycle.rules.readiness import Look, Needs
 from gpu_lifecycle.rules.xid import KernelSays
 
@@ -28,6 +29,7 @@ class Limits:
     drain: float
     term_grace: float
     exit_deadline: float
+    weights: int = 0  # bytes of them on each GPU; 0: not known
     before: float = 0.0  # for stop.before, which keeps new requests away; 0: there is none
 
 
@@ -41,7 +43,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
+    """``load``: how far the engine is by its own lines."""
+
     look: Look
+    load: Load = NOTHING_SAID
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,12 @@ class Life:
     progressed: float = 0.0
     mark: tuple[int, int, str] = (0, 0, "")
     extended: float = 0.0
+    engine_step: int = 0  # rules.phases.Step
+    step_since: float = 0.0
+    steps: str = ""  # those that are over, and how long each took
+    done: int = 0  # ... of the ``total`` shards or graphs of that step
+    total: int = 0
+    said: bool = False  # the engine's own lines show progress that has not been told yet
     said_unmet: str = ""
     # health once ready
     was_ready: bool = False

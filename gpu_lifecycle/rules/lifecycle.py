@@ -5,6 +5,7 @@ The loop in ``jobs/serve.py`` feeds it what was seen and does what it says. ``no
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import assert_never
 
@@ -33,6 +34,7 @@ from gpu_lifecycle.rules.life import (
     enter,
     extend,
 )
+from gpu_lifecycle.rules.phases import Load, Step, left
 from gpu_lifecycle.rules.quantity import show_count, show_duration, show_size
 from gpu_lifecycle.rules.readiness import Look, blind, progress_of, unmet
 from gpu_lifecycle.rules.xid import KernelSays
@@ -61,6 +63,7 @@ __all__ = [
     "step",
 ]
 
+MOST_LEFT = 86400.0  # seconds; a guess of more is none
 EXTEND_EVERY = 5.0  # seconds between two EXTEND_TIMEOUT_USEC
 
 
@@ -71,8 +74,8 @@ def step(life: Life, event: LifeEvent, now: float) -> Result:
     match event:
         case Started(pid):
             return _started(life, pid, now)
-        case Looked(look):
-            return (life, ()) if life.stage else _in_time(_looked(life, look, now), now)
+        case Looked(look, load):
+            return (life, ()) if life.stage else _in_time(_looked(_heard(life, load, now), look, now), now)
         case EngineExited():
             return exited(life, event, now)
         case StopRequested():
@@ -105,14 +108,27 @@ def _looked(life: Life, look: Look, now: float) -> Result:
 # Loading
 
 
+def _heard(life: Life, load: Load, now: float) -> Life:
+    """What the engine says of itself counts as progress where it goes forward; that has an end, for it never goes back."""
+    before = Load(Step(life.engine_step), life.done, life.total)
+    if life.was_ready or (load.step, load.part) <= (before.step, before.part):
+        return life
+    since = life.step_since
+    if load.step > before.step:
+        life, since = replace(life, steps=_steps(life, now)), now
+    return replace(
+        life, engine_step=int(load.step), step_since=since, done=load.done, total=load.total, progressed=now, said=True
+    )
+
+
 def _loading(life: Life, look: Look, now: float) -> Result:
     reasons = unmet(look, life.limits.needs)
     if not reasons:
         return _ready(life, look, now)
     effects: list[Effect] = []
     mark = progress_of(look)
-    if mark > life.mark:
-        life = replace(life, mark=mark, progressed=now)
+    if mark > life.mark or life.said:
+        life = replace(life, mark=max(mark, life.mark), progressed=now, said=False)
         if now - life.extended >= EXTEND_EVERY:
             life = replace(life, extended=now)
             effects.append(Notify((extend(life.limits.stall),)))
@@ -134,9 +150,31 @@ def loading_text(look: Look, reasons: tuple[str, ...], life: Life, now: float) -
     """One line on how far a load is: what is resident, and what is still missing."""
     amounts = [amount or 0 for amount in look.memory.values()]
     count = len(life.limits.needs.gpus)
-    held = f"{_span(amounts)} on each of {show_count(count, 'GPU')}" if any(amounts) else "no GPU memory yet"
-    word = "warming up" if look.bound_by_us else "loading"
+    loading = life.engine_step <= Step.WEIGHTS and life.limits.weights > max(amounts, default=0)
+    of = f" of {show_size(life.limits.weights)}" if loading else ""
+    held = f"{_span(amounts)}{of} on each of {show_count(count, 'GPU')}" if any(amounts) else "no GPU memory yet"
+    word = "warming up" if look.bound_by_us else _step_text(life, now)
     return f"{word} for {show_duration(round(now - life.began))}: {held}; not ready: {reasons[0]}"
+
+
+def _steps(life: Life, now: float) -> str:
+    """The steps that are over, with the one that ends now."""
+    step = Step(life.engine_step)
+    if step in (Step.NONE, Step.SERVING):
+        return life.steps
+    ended = f"{step.words} {show_duration(round(now - life.step_since, 1))}"
+    return f"{life.steps}, {ended}" if life.steps else ended
+
+
+def _step_text(life: Life, now: float) -> str:
+    """``loading weights 43% (28 of 64), about 92 s left,``: the step, as far as the engine says it."""
+    step = Step(life.engine_step)
+    if not life.total:
+        return step.words
+    part = life.done / life.total
+    seconds = left(part, now - life.step_since)
+    more = f", about {math.ceil(seconds)} s left," if seconds and seconds < MOST_LEFT else ""
+    return f"{step.words} {int(part * 100)}% ({life.done} of {life.total}){more}"
 
 
 def _span(amounts: list[int]) -> str:
@@ -151,6 +189,8 @@ def _ready(life: Life, look: Look, now: float) -> Result:
     text = f"ready: {look.model or 'engine'} on {show_count(count, 'GPU')}, {show_size(total)} resident, loaded in {took}"
     if look.estimated:
         text += " (memory estimated from each GPU's total: the driver does not say what a process holds)"
+    steps = _steps(life, now)
+    text += f" ({steps})" if steps else ""
     life = replace(life, was_ready=True, ready_at=now, workers=look.workers, phase=Phase.READY, since=now, text=text, strikes=0)
     return life, (Notify(("READY=1", "WATCHDOG=1"), text), Tell(Event("ready", text)))
 

@@ -43,10 +43,18 @@ def become_subreaper() -> None:
         raise LifecycleError(f"cannot become a subreaper: {os.strerror(error)}")
 
 
-def start(command: tuple[str, ...], environment: Mapping[str, str], config_file: str) -> subprocess.Popen[bytes]:
-    """Starts the engine's main process. Raises ConfigError where the command cannot be executed."""
+def start(
+    command: tuple[str, ...], environment: Mapping[str, str], config_file: str, ends: tuple[int, int] | None = None
+) -> subprocess.Popen[bytes]:
+    """Starts the engine's main process, with ``ends`` (else ours) as its stdout and stderr, which are closed here.
+
+    Raises ConfigError where the command cannot be executed.
+    """
+    out, err = ends or (None, None)
     try:
-        return subprocess.Popen(command, env=dict(environment), start_new_session=True, stdin=subprocess.DEVNULL)
+        return subprocess.Popen(
+            command, env=dict(environment), start_new_session=True, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+        )
     except FileNotFoundError as error:
         missing = "its working directory" if error.filename != command[0] else command[0]
         raise ConfigError(
@@ -69,6 +77,9 @@ def start(command: tuple[str, ...], environment: Mapping[str, str], config_file:
             file=config_file,
             key="server.command",
         ) from error
+    finally:
+        for end in ends or ():
+            os.close(end)
 
 
 class Adopted:

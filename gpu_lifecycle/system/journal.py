@@ -13,6 +13,15 @@ from gpu_lifecycle.rules.events import EVENTS, Event, fields_of
 SOCKET = "/run/systemd/journal/socket"
 
 
+def is_journal(fd: int) -> bool:
+    """Whether this descriptor is the one that systemd has connected to the journal (systemd.exec(5), $JOURNAL_STREAM)."""
+    try:
+        info = os.fstat(fd)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{info.st_dev}:{info.st_ino}"
+
+
 class Journal:
     """Where the events of one unit's run go."""
 

@@ -24,7 +24,7 @@ READY = Life(
     workers=WORKERS, strikes=2, looked=19.0, budget=Budget(2, 1, "like"), memory={"GPU-a": 5}, mark=(1, 2, "200"),
 )  # fmt: skip
 GPU = Gpu("GPU-a", 0, 3, "0000:01:00.0", "H200", 80 << 30, None, None)
-HANDOVER = Handover("r1", pack(READY), (GPU,), "config", "latest", "0.1.0", "changes", 1, stop=True)
+HANDOVER = Handover("r1", pack(READY), (GPU,), "config", "latest", "0.1.0", "changes", 1, stop=True, output={"fds": [7, 8]})
 
 
 def through_json(value: Any) -> Any:
@@ -76,8 +76,14 @@ def test_a_torn_handover_is_refused(missing: str) -> None:
 
 
 def test_another_schema_is_refused() -> None:
-    with pytest.raises(ValueError, match="its schema is 2"):
-        read(HANDOVER.document() | {"schema": 2})
+    with pytest.raises(ValueError, match="its schema is 3"):
+        read(HANDOVER.document() | {"schema": 3})
+
+
+def test_a_version_that_had_no_pipes_hands_over_none() -> None:
+    document = HANDOVER.document() | {"schema": 1}
+    del document["output"]
+    assert read(document).output == {}
 
 
 JSON = st.recursive(

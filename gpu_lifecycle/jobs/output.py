@@ -1,0 +1,96 @@
+"""The engine's output in one run: where it goes, and how it is handed over in a reload."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_lifecycle.facts import Phase, UnitName
+from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.output import Line
+from gpu_lifecycle.rules.phases import Load, Step, advance
+from gpu_lifecycle.rules.quantity import show_count
+from gpu_lifecycle.system.journal import SOCKET, Journal, is_journal
+from gpu_lifecycle.system.output import JournalSink, Left, Output
+
+LOOKED_AT = 1000  # bytes of a line: a marker stands in its beginning
+
+
+class EngineOutput(Output):
+    """``load``: how far the load is by the lines that have come."""
+
+    def __init__(self, journal: JournalSink | None, engine: str, load: Load) -> None:
+        super().__init__(journal, self._hear)
+        self.engine = engine
+        self.load = load
+
+    def _hear(self, line: Line) -> None:
+        if self.load.step < Step.SERVING:
+            self.load = advance(self.load, line.data[:LOOKED_AT].decode("utf-8", "replace"), self.engine)
+
+
+def output_of(unit: UnitName, run: str, engine: str, packed: Mapping[str, Any] | None) -> EngineOutput:
+    """Where the unit's lines go as ours do: to the journal, or to our own stdout and stderr. Raises ValueError."""
+    left = unpack_output(packed or {})
+    fields = {"SYSLOG_IDENTIFIER": unit.service.removesuffix(".service"), "GPU_LIFECYCLE_UNIT": unit.service}
+    fields |= {"GPU_LIFECYCLE_RUN": run, "GPU_LIFECYCLE_PHASE": str(Phase.LOADING)}
+    native = is_journal(1) and os.path.exists(SOCKET)
+    sink = JournalSink(fields, waiting=left.waiting, lost=left.lost) if native else None
+    output = EngineOutput(sink, engine, _load_of(packed or {}))
+    output.adopt(left)
+    return output
+
+
+def go_on(output: Output, phase: Phase, journal: Journal) -> None:
+    """To be called now and then: lines bear the run's phase, and what was lost is said."""
+    if output.journal:
+        output.journal.fields["GPU_LIFECYCLE_PHASE"] = str(phase)
+    _tell_lost(output, journal)
+
+
+def end_output(output: Output, journal: Journal) -> None:
+    """Passes on what can be passed on at once, and says what could not."""
+    output.close()
+    _tell_lost(output, journal)
+
+
+def _tell_lost(output: Output, journal: Journal) -> None:
+    if count := output.lost():
+        journal.tell(Event("output-lost", f"the journal was too busy: {show_count(count, 'line')} of the engine's output lost"))
+
+
+def _load_of(packed: Mapping[str, Any]) -> Load:
+    step, done, total = packed.get("load", (0, 0, 0))
+    return Load(Step(step), int(done), int(total))
+
+
+def pack_output(output: EngineOutput) -> dict[str, Any]:
+    """As plain data, for a handover."""
+    left, load = output.leave(), output.load
+    return {
+        "load": [int(load.step), load.done, load.total],
+        "fds": list(left.fds),
+        "pending": [base64.b64encode(data).decode() for data in left.pending],
+        "waiting": [base64.b64encode(data).decode() for data in left.waiting],
+        "lost": left.lost,
+        "tail": list(left.tail),
+        "first": [list(said) for said in left.first],
+    }
+
+
+def unpack_output(packed: Mapping[str, Any]) -> Left:
+    """What was packed; nothing where an older version had no pipes. Raises ValueError where it does not fit."""
+    try:
+        _load_of(packed)
+        return Left(
+            fds=tuple(int(fd) for fd in packed.get("fds", ())),
+            pending=tuple(base64.b64decode(text) for text in packed.get("pending", ())),
+            waiting=tuple(base64.b64decode(text) for text in packed.get("waiting", ())),
+            lost=int(packed.get("lost", 0)),
+            tail=tuple(str(line) for line in packed.get("tail", ())),
+            first=tuple((float(at), str(text)) for at, text in packed.get("first", ())),
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"its output is not as this version would write it: {error!r}") from error

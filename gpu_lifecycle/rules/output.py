@@ -1,0 +1,122 @@
+"""The engine's own output as lines: where one ends, how grave it is, and which tell why an engine has failed.
+
+The text is the engine's and may be anything: progress bars that are redrawn, half lines, NULs,
+bytes that are not UTF-8, floods.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpu_lifecycle.rules.text import printable, redact
+
+LINE_MAX = 48 * 1024  # bytes; as journald itself has it (journald.conf(5), LineMax=): a longer line becomes several
+WIDTH = 1000  # characters of a line that is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """``whole``: it ended. Else it is what a progress bar shows for now, and is drawn over by what comes next."""
+
+    data: bytes
+    whole: bool = True
+
+
+class Lines:
+    """Cuts a stream into lines. A NUL ends one, as journald has it; what follows a carriage return is drawn over."""
+
+    def __init__(self, pending: bytes = b"") -> None:
+        self._start = b""  # of the line that has not ended
+        self._shown = b""  # what a carriage return goes back over, until something is drawn
+        self._bar = False
+        self.feed(pending)
+
+    @property
+    def pending(self) -> bytes:
+        """What another reader has to begin with, so that nothing is lost."""
+        return (self._shown + b"\r" if self._bar else b"") + self._start
+
+    def feed(self, data: bytes) -> list[Line]:
+        """The lines that ``data`` ends, and at last what is drawn by now of a progress bar."""
+        found: list[Line] = []
+        for piece in re.split(rb"([\n\r\0])", data):
+            if piece in (b"\n", b"\0"):
+                found.append(self._end())
+            elif piece == b"\r":
+                self._back(found)
+            elif piece:
+                self._grow(piece, found)
+        if self._bar and self._start:
+            found.append(Line(self._start, whole=False))
+        return found
+
+    def end(self) -> list[Line]:
+        """The stream has ended: what is there is the last line."""
+        return [self._end()] if self._start or self._shown else []
+
+    def _end(self) -> Line:
+        line = Line(self._start or self._shown)
+        self._start, self._shown, self._bar = b"", b"", False
+        return line
+
+    def _back(self, found: list[Line]) -> None:
+        if self._start:
+            if self._bar:
+                found.append(Line(self._start, whole=False))
+            self._shown, self._start = self._start, b""
+        self._bar = True
+
+    def _grow(self, piece: bytes, found: list[Line]) -> None:
+        self._start += piece
+        while len(self._start) > LINE_MAX:
+            found.append(Line(self._start[:LINE_MAX]))
+            self._start = self._start[LINE_MAX:]
+
+
+_HEAD = r"^(?:\([^()]{0,80}\) ?|\[[^\[\]]{0,80}\] ?)*"  # (EngineCore pid=7) of vLLM, [2026-12-02 10:00:00 TP0] of SGLang
+_LEVEL = re.compile(_HEAD + r"(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b(?:[: ]|$)")
+_GLOG = re.compile(_HEAD + r"([DIWEF])\d{4} \d\d:\d\d:")  # PyTorch's C++ side, Triton
+_PREFIX = re.compile(rb"^<([0-7])>")  # sd-daemon(3)
+PRIORITIES = {"D": 7, "I": 6, "W": 4, "E": 3, "C": 2, "F": 2}  # syslog(3), by the word's first letter
+
+
+def priority(data: bytes) -> tuple[int | None, bytes]:
+    """The line's level (syslog(3)), None where it says none, and the line without the prefix of sd-daemon(3)."""
+    prefix = _PREFIX.match(data)
+    if prefix:
+        return int(prefix[1]), data[prefix.end() :]
+    head = data[:300].decode("utf-8", "replace")
+    level = _LEVEL.match(head) or _GLOG.match(head)
+    return (PRIORITIES[level[1][0]] if level else None), data
+
+
+_NAME = r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]?\w{0,60}(?:Error|Exception)"
+_TELLING = re.compile(
+    rf"(?:^|[\s\])]){_NAME}(?::|$)|out of memory|illegal memory access|NCCL error|address already in use"
+    r"|Fatal Python error|Segmentation fault|terminate called|watchdog timeout|Watchdog caught collective operation timeout"
+    r"|Not enough memory|leave no GPU memory|memory capacity is unbalanced|file\(s\) missing from"
+    r"|No available memory for the cache blocks|error while loading shared libraries|error: unrecognized arguments"
+)
+# What an engine says because something else has failed before.
+_ECHO = re.compile(
+    r"EngineDeadError|BrokenPipeError|ConnectionResetError|EOFError|CancelledError|Engine core initialization failed|"
+    r"SIGQUIT|sigquit|hit an exception"
+)
+
+
+def telling(text: str) -> bool:
+    """Whether the line heads an error that may be why an engine ends, not the echo of another one."""
+    return bool(_TELLING.search(text)) and not _ECHO.search(text)
+
+
+_ARGUMENTS = re.compile(r"(server_args=|non-default args:).*")  # an engine that shows its whole configuration, keys and all
+_VALUE = re.compile(
+    r"((?:key|token|secret|passw(?:or)?d)['\"]?\s{0,3}[=:]\s{0,3})(?!None\b)(?:'[^']*'|\"[^\"]*\"|[^\s,)]+)", re.IGNORECASE
+)
+
+
+def kept(data: bytes) -> str:
+    """A line as it may be kept: printable, bounded, without the values of keys and passwords."""
+    text = printable(data, WIDTH)
+    return _VALUE.sub(r"\1***", redact(_ARGUMENTS.sub(r"\1***", text)))
