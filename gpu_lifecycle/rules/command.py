@@ -55,12 +55,13 @@ class Command:
     load_format: str | None = None
     device: str | None = None
     config_file: str | None = None
+    overrides: str | None = None  # of the model's config.json
     flags: frozenset[str] = frozenset()
     wrong: tuple[Wrong, ...] = ()
 
 
 _COUNTS = ("tp", "pp", "dp", "ep", "nnodes", "context_length", "steps", "topk", "draft_tokens")
-_NAMES = ("algorithm", "quantization", "tokenizer", "load_format", "device", "config_file")
+_NAMES = ("algorithm", "quantization", "tokenizer", "load_format", "device", "config_file", "overrides")
 
 
 def read_command(engine: Engine, argv: Sequence[str], env: Mapping[str, str], file: Mapping[str, str] | None = None) -> Command:
