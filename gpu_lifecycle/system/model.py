@@ -49,6 +49,28 @@ def read_folders(paths: list[str], user: str, seconds: float) -> dict[str, Model
         worker.abandon()
 
 
+def read_text(path: str, seconds: float) -> str | None:
+    """A small text file, read in a child like a folder. None: it cannot be read, or not in time."""
+    from gpu_lifecycle.system.worker import Worker
+
+    worker = Worker()
+    try:
+        worker.start(lambda: _text_of(path))
+        text = worker.answer(seconds)
+        return text if isinstance(text, str) else None
+    finally:
+        worker.abandon()
+
+
+def _text_of(path: str) -> str | None:
+    try:
+        read = _Reader(os.path.dirname(path), [], [])
+        text: bytes = read.look(os.path.basename(path), lambda fd, size: _all(fd, size, CONFIG_LIMIT))
+        return text.decode()
+    except (NotReadError, ValueError):
+        return None
+
+
 def read_as(path: str, user: str) -> ModelFolder:
     """``read_folder`` as ``user``, where we are root; what that user may not read is named, and read as root."""
     from dataclasses import replace
@@ -135,7 +157,7 @@ class _Reader:
         self.denied = denied
         self.not_files = not_files
 
-    def _open(self, name: str, look: Callable[[int, int], Any]) -> Any:
+    def look(self, name: str, look: Callable[[int, int], Any]) -> Any:
         """``look`` gets a descriptor of a regular file and its size. Raises NotReadError."""
         try:
             fd = os.open(os.path.join(self.folder, name), _FLAGS)
@@ -161,7 +183,7 @@ class _Reader:
         """A JSON document, why there is none, and what is odd about it."""
         odd: list[str] = []
         try:
-            return _parse(self._open(name, lambda fd, size: _all(fd, size, limit)), odd), "", "; ".join(odd[:3])
+            return _parse(self.look(name, lambda fd, size: _all(fd, size, limit)), odd), "", "; ".join(odd[:3])
         except NotReadError as error:
             return None, str(error), ""
 
@@ -178,7 +200,7 @@ class _Reader:
     def shard(self, name: str) -> Shard | None:
         """None where its kind is already told."""
         try:
-            found: Shard = self._open(name, _shard)
+            found: Shard = self.look(name, _shard)
         except NotReadError as error:
             if name in self.not_files or name in self.denied:
                 return None
