@@ -39,10 +39,11 @@ def test_a_draft_that_is_too_short_is_one_attempt_and_status_78(models: Site) ->
     assert time.monotonic() - begun < 10
     assert (models.show("ExecMainStatus"), models.show("NRestarts")) == ("78", "0")
     told = models.messages("start-refused")
-    for words in ("131072", "262144", "/models/draft/config.json", "/models/kimi/config.json", "--context-length 131072"):
-        assert words in told
+    for text in ("131072", "262144", "/models/draft/config.json", "/models/kimi/config.json", "--context-length 131072"):
+        assert text in told
     assert not models.events("engine-started")
-    assert not models.events("sweep-started")
+    words = [line["GPU_LIFECYCLE_EVENT"] for line in models.events()]
+    assert words.index("start-refused") < words.index("sweep-started")  # the sweep is that of the stop
     assert "131072" in models.show("StatusText")
     checked = models.cli("check", "sglang-kimi")
     (finding,) = (item for item in checked["findings"] if item["level"] == "error")
