@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_lifecycle.rules.events import EVENTS, catalog
+from gpu_lifecycle.rules.preflight import CODES
 from gpu_lifecycle.rules.verdict import RULES
 
 ROOT = Path(__file__).parent.parent
@@ -32,6 +33,16 @@ one kind: `journalctl GPU_LIFECYCLE_EVENT=holder-reaped`; with explanations: `jo
 | --- | --- | --- | --- |
 """
 
+CHECKS_PAGE = """# Findings about command line and model files
+
+`gpu-lifecycle check UNIT` shows them all; every start looks for the same, before the sweep. An error refuses the start with 78;
+a warning is told in the journal (`start-doubtful`) and the start goes on. This page is made from
+`gpu_lifecycle/rules/preflight.py` by `make docs`.
+
+| code | what it says |
+| --- | --- |
+"""
+
 
 def verdicts() -> str:
     rows = [f"| {n} | `{name}` | {' '.join((rule.__doc__ or '').split())} |" for n, (name, rule) in enumerate(RULES, 1)]
@@ -43,7 +54,17 @@ def events() -> str:
     return EVENTS_PAGE + "\n".join(rows) + "\n"
 
 
-PAGES = {"docs/verdicts.md": verdicts, "docs/events.md": events, "units/gpu-lifecycle.catalog": catalog}
+def checks() -> str:
+    rows = [f"| `{code}` | {text} |" for code, text in CODES.items()]
+    return CHECKS_PAGE + "\n".join(rows) + "\n"
+
+
+PAGES = {
+    "docs/checks.md": checks,
+    "docs/verdicts.md": verdicts,
+    "docs/events.md": events,
+    "units/gpu-lifecycle.catalog": catalog,
+}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -11,6 +11,7 @@ from gpu_lifecycle.facts import Finding, GpuView, Layout, Level, UnitName, Verdi
 from gpu_lifecycle.jobs.fitness import examine
 from gpu_lifecycle.jobs.inspect import print_json, scene_for
 from gpu_lifecycle.jobs.observe import Observation, Observer
+from gpu_lifecycle.jobs.preflight import preflight
 from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.rules.claims import claimed
 from gpu_lifecycle.rules.nodes import cure, missing
@@ -74,6 +75,8 @@ def _findings(unit: UnitName, layout: Layout) -> Found:
         yield Finding(Level.ERROR, "config", error.message, error.hint, place, key), error.status
         return
     yield from _command(config, layout.config(unit))
+    for finding in preflight(config, unit.service, os.environ):
+        yield finding, Exit.CONFIG
     yield from _gpus(unit, config, layout)
 
 

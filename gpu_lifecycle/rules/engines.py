@@ -4,15 +4,15 @@ Source of the facts: the released wheels and runs of SGLang 0.5.8 to 0.5.23 and 
 server source, public documentation of the others. Adding an engine is one
 entry in ``ENGINES``.
 
-What an engine reads from a file of its own (SGLang's and vLLM's ``--config``) is not seen here:
-``server.url``, ``server.model`` and ``server.tp`` say it instead.
+What an engine reads from a file of its own (SGLang's and vLLM's ``--config``) is not seen here: ``server.url``,
+``server.model`` and ``server.tp`` say it instead. rules/command.py reads both, for what is checked before a start.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from gpu_lifecycle.errors import ConfigError
@@ -79,6 +79,8 @@ class Engine:
     clean_exit: frozenset[int] = frozenset((0, -15))
     drains: bool = False
     drain_options: tuple[str, ...] = ()  # a number of seconds above 0 makes SIGTERM drain
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # more options: field of Command -> spellings
+    flags: tuple[str, ...] = ()  # options without a value that count for the checks before a start
 
 
 _TABLE = (
@@ -104,6 +106,25 @@ _TABLE = (
         # up to 0.5.10 it SIGKILLs its own tree, itself included, at the end of a clean stop
         clean_exit=frozenset((0, -15, -9)),
         drains=True,
+        settings={
+            "pp": ("--pp-size", "--pipeline-parallel-size", "--pp"),
+            "dp": ("--dp-size", "--data-parallel-size", "--dp"),
+            "ep": ("--ep-size", "--expert-parallel-size", "--ep"),
+            "nnodes": ("--nnodes",),
+            "context_length": ("--context-length",),
+            "memory_fraction": ("--mem-fraction-static",),
+            "algorithm": ("--speculative-algorithm", "--speculative-algo"),
+            "steps": ("--speculative-num-steps",),
+            "topk": ("--speculative-eagle-topk",),
+            "draft_tokens": ("--speculative-num-draft-tokens",),
+            "quantization": ("--quantization",),
+            "tokenizer": ("--tokenizer-path",),
+            "load_format": ("--load-format",),
+            "device": ("--device",),
+            "config_file": ("--config",),
+            "overrides": ("--json-model-override-args",),
+        },
+        flags=("--enable-dp-attention", "--skip-tokenizer-init"),
     ),
     Engine(
         name="vllm",
@@ -122,6 +143,19 @@ _TABLE = (
         generate=Request("POST", "/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1, "temperature": 0}),
         worker_title=r"^VLLM::(EngineCore|Worker|APIServer|DPCoordinator)",
         drain_options=("--shutdown-timeout",),
+        settings={
+            "pp": ("--pipeline-parallel-size", "-pp"),
+            "dp": ("--data-parallel-size", "-dp"),
+            "nnodes": ("--nnodes",),
+            "context_length": ("--max-model-len",),
+            "memory_fraction": ("--gpu-memory-utilization",),
+            "quantization": ("--quantization", "-q"),
+            "tokenizer": ("--tokenizer",),
+            "load_format": ("--load-format",),
+            "config_file": ("--config",),
+            "overrides": ("--hf-overrides",),
+        },
+        flags=("--skip-tokenizer-init",),
     ),
     Engine(
         name="llama.cpp",

@@ -127,6 +127,12 @@ EVENTS: dict[str, Kind] = {
         "link that is down, a slowdown. The start goes on.\n"
         "What to do: as the message says, at the next chance. All findings: gpu-lifecycle check @GPU_LIFECYCLE_UNIT@",
     ),
+    "start-doubtful": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2d01", WARNING, "Command line or model files may be wrong",
+        "Before the engine was started, its command line and the files of its models were read. Something in them may end the\n"
+        "start, or make the server fail later; it is not certain, so the start goes on.\n"
+        "What to do: as the message says. All findings: gpu-lifecycle check @GPU_LIFECYCLE_UNIT@",
+    ),
     "build-locked": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2c06", WARNING, "A lock of a build may have held the load up",
         "Engines compile kernels at their first start and lock the place where they do. A build that was killed leaves its lock\n"

@@ -65,6 +65,17 @@ class Worker:
         if self._reader >= 0:
             os.close(self._reader)
 
+    def abandon(self) -> None:
+        """``close()`` that waits for nobody: a child that hangs in the kernel takes its SIGKILL when it comes back."""
+        if self._child > 0:
+            os.kill(self._child, signal.SIGKILL)
+            until = time.monotonic() + 0.1
+            while os.waitpid(self._child, os.WNOHANG) == (0, 0) and time.monotonic() < until:
+                time.sleep(0.001)
+        self._child = -1
+        if self._reader >= 0:
+            os.close(self._reader)
+
 
 def _work(writer: int, work: Callable[[], Any]) -> None:
     """What the child does. It never returns into the program that it is a copy of."""

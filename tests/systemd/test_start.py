@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.machine.nvml import uuid
@@ -203,7 +205,12 @@ def test_an_engine_with_a_key_is_asked_with_it(site: Site) -> None:
 def test_the_weights_say_how_much_must_be_resident(site: Site) -> None:
     """min_used = "auto": a load that stopped at 20 of 72 GiB per GPU is not ready, whatever health says."""
     site.machine.run(["mkdir", "-p", "/models/kimi"])
-    site.machine.run(["truncate", "-s", f"{8 * 72 * GIB}", "/models/kimi/model-00001.safetensors"])
+    data = 8 * 72 * GIB
+    header = json.dumps({"w": {"dtype": "U8", "shape": [data], "data_offsets": [0, data]}})
+    site.machine.write("/models/kimi/config.json", "{}")
+    site.machine.write("/models/kimi/tokenizer.json", "{}")
+    site.machine.write("/models/kimi/model.safetensors", chr(len(header)) + 7 * "\0" + header)
+    site.machine.run(["truncate", "-s", f"{8 + len(header) + data}", "/models/kimi/model.safetensors"])
     try:
         site.configure("--memory-per-gpu", "20GiB")
         site.start(wait=False)
