@@ -17,11 +17,12 @@ from itertools import pairwise
 
 from gpu_lifecycle.errors import ConfigError
 from gpu_lifecycle.rules.endpoints import Endpoint, endpoint_of_url, knock, port_number
+from gpu_lifecycle.rules.metrics import Metrics
 from gpu_lifecycle.rules.text import printable
 
 __all__ = [
     "ENGINES", "MODEL", "Endpoint", "Engine", "Request", "draft_of", "drains", "endpoint", "endpoint_of_url",
-    "model_of", "option", "tp_of",
+    "metrics_of", "model_of", "option", "tp_of",
 ]  # fmt: skip
 
 MODEL = "{model}"  # stands for the served model's name in a path or a body
@@ -78,6 +79,7 @@ class Engine:
     # llama.cpp)
     clean_exit: frozenset[int] = frozenset((0, -15))
     drains: bool = False
+    metrics: Metrics | None = None  # None: no counters of its work are known
     drain_options: tuple[str, ...] = ()  # a number of seconds above 0 makes SIGTERM drain
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # more options: field of Command -> spellings
     flags: tuple[str, ...] = ()  # options without a value that count for the checks before a start
@@ -105,6 +107,13 @@ _TABLE = (
         worker_title=r"^sglang::(scheduler|detokenizer|data_parallel_controller)",
         # up to 0.5.10 it SIGKILLs its own tree, itself included, at the end of a clean stop
         clean_exit=frozenset((0, -15, -9)),
+        metrics=Metrics(
+            # the first counts every forward pass: it moves within a long prefill, and with a health probe
+            ("sglang:realtime_tokens_total", "sglang:generation_tokens_total", "sglang:prompt_tokens_total"),
+            running=("sglang:num_running_reqs",),
+            queued=("sglang:num_queue_reqs",),
+            option="--enable-metrics",
+        ),
         drains=True,
         settings={
             "pp": ("--pp-size", "--pipeline-parallel-size", "--pp"),
@@ -156,6 +165,11 @@ _TABLE = (
             "overrides": ("--hf-overrides",),
         },
         flags=("--skip-tokenizer-init",),
+        metrics=Metrics(
+            ("vllm:iteration_tokens_total", "vllm:generation_tokens_total", "vllm:prompt_tokens_total"),
+            running=("vllm:num_requests_running",),
+            queued=("vllm:num_requests_waiting",),
+        ),
     ),
     Engine(
         name="llama.cpp",
@@ -170,6 +184,12 @@ _TABLE = (
         ready_path="/health",
         live_path="/health",
         generate=Request("POST", "/completion", {"prompt": "a", "n_predict": 1, "cache_prompt": False}),
+        metrics=Metrics(
+            ("llamacpp:n_decode_total", "llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total"),
+            running=("llamacpp:requests_processing",),
+            queued=("llamacpp:requests_deferred",),
+            option="--metrics",
+        ),
     ),
     Engine(
         name="tgi",
@@ -187,6 +207,11 @@ _TABLE = (
         live_path="/health",
         generate=Request("POST", "/generate", {"inputs": "a", "parameters": {"max_new_tokens": 1}}),
         worker_title=r"(^|/)text-generation-(router|server)\b",
+        metrics=Metrics(
+            ("tgi_batch_inference_count", "tgi_request_generated_tokens_sum"),
+            running=("tgi_batch_current_size",),
+            queued=("tgi_queue_size",),
+        ),
         drains=True,
     ),
     Engine(
@@ -199,6 +224,13 @@ _TABLE = (
         live_path="/v2/health/live",
         generate=None,  # what a model takes as input depends on its backend
         worker_title=r"(^|/)triton_python_backend_stub\b",
+        metrics=Metrics(
+            ("nv_inference_exec_count", "nv_inference_count"),
+            queued=("nv_inference_pending_request_count",),
+            port=8002,
+            port_options=("--metrics-port",),
+            within=False,
+        ),
         drains=True,
     ),
     Engine(
@@ -353,3 +385,15 @@ def drains(engine: Engine, argv: Sequence[str]) -> bool:
     """True where SIGTERM lets running requests finish, by nature or by an option of the command."""
     seconds = option(argv, engine.drain_options) or ""
     return engine.drains or bool(re.fullmatch(r"[0-9.]*[1-9][0-9.]*", seconds))
+
+
+def metrics_of(engine: Engine, argv: Sequence[str]) -> Metrics | None:
+    """Where the server that ``argv`` starts tells of its work; None where it does not.
+
+    Raises ConfigError naming ``server.command`` for a metrics port that is none.
+    """
+    metrics = engine.metrics
+    if metrics is None or (metrics.option and option(argv, (metrics.option,)) is None):
+        return None
+    port = option(argv, metrics.port_options)
+    return metrics if port is None else replace(metrics, port=port_number(port, "server.command"))
