@@ -137,7 +137,7 @@ def _gpus(unit: UnitName, config: Config, layout: Layout) -> Found:
         for path in observer.devices.wrong:
             hint = f"remove it and let the driver make it: {cure([path])}"
             yield Finding(Level.WARN, "wrong-node", f"{path} is no node of the NVIDIA driver", hint), Exit.OK
-        yield from _fitness(probe, [gpu.uuid for gpu in gpus])
+        yield from _fitness(probe, [gpu.board for gpu in gpus])
         yield from _holders(scene_for(unit, config, layout), config, observer, [gpu.uuid for gpu in gpus], view)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpu_lifecycle.errors import ConfigError
+from gpu_lifecycle.errors import ConfigError, UnavailableError
 from gpu_lifecycle.facts import Gpu, GpuView
 from gpu_lifecycle.rules.claims import pci_key, trouble
 from gpu_lifecycle.rules.engines import option
@@ -56,7 +56,7 @@ def variables(view: GpuView, gpus: Sequence[Gpu], server: Server, own: Mapping[s
         return found
     if {gpu.uuid for gpu in gpus} == {gpu.uuid for gpu in _reachable(view)}:
         return found  # all that there is: nothing to select
-    if server.engine not in BY_NUMBER:
+    if server.engine not in BY_NUMBER or any(gpu.parent for gpu in gpus):  # an instance has no number
         return found | {VISIBLE: ",".join(gpu.uuid for gpu in gpus)}
     _must_be_by_pci(order)
     numbers = {gpu.uuid: number for number, gpu in enumerate(_by_pci(view))}
@@ -76,7 +76,7 @@ def _said(name: str, server: Server, own: Mapping[str, str]) -> _Said | None:
 
 
 def _reachable(view: GpuView) -> list[Gpu]:
-    return [gpu for gpu in view.gpus if not (gpu.error and gpu.error.code == NO_PERMISSION)]
+    return [gpu for gpu in view.gpus if not gpu.parent and not (gpu.error and gpu.error.code == NO_PERMISSION)]
 
 
 def _by_pci(view: GpuView) -> list[Gpu]:
@@ -84,6 +84,11 @@ def _by_pci(view: GpuView) -> list[Gpu]:
     found = _reachable(view)
     places = {gpu.uuid: pci_key(gpu.pci) for gpu in found}
     for gpu in found:
+        if gpu.divided:
+            raise UnavailableError(
+                f"cannot tell CUDA's numbers of the GPUs because GPU {gpu.index} ({gpu.uuid}) is divided (MIG)",
+                hint=f'name the claimed GPUs by UUID yourself: {VISIBLE} = "GPU-..."',
+            )
         if gpu.error or not places[gpu.uuid]:
             why = gpu.error or classify("garbled", "no PCI address")
             raise trouble(f"cannot tell CUDA's numbers of the GPUs because of GPU {gpu.index} ({gpu.uuid})", why)
@@ -118,7 +123,7 @@ def _one(item: str, visible: _Said, view: GpuView) -> str:
         if int(item) < len(numbered):
             return numbered[int(item)].uuid
     elif item.startswith(("GPU-", "MIG-")) and len(item) > len("GPU-"):
-        found = [gpu.uuid for gpu in _reachable(view) if gpu.uuid.lower().startswith(item.lower())]
+        found = [gpu.uuid for gpu in view.gpus if not gpu.error and gpu.uuid.lower().startswith(item.lower())]
         if len(found) == 1:
             return found[0]
     what = f'"{printable(item, 60)}"' if item else "an empty name"
@@ -130,8 +135,8 @@ def _wrong(visible: _Said, why: str) -> ConfigError:
 
 
 def _name(uuids: Sequence[str], view: GpuView) -> str:
-    indices = sorted(gpu.index for gpu in view.gpus if gpu.uuid in uuids)
-    return f"{show_count(len(indices), 'GPU')} ({', '.join(map(str, indices))})"
+    named = sorted((gpu.index, gpu.uuid if gpu.parent else str(gpu.index)) for gpu in view.gpus if gpu.uuid in uuids)
+    return f"{show_count(len(named), 'GPU')} ({', '.join(name for _, name in named)})"
 
 
 def _refuse_skipping(server: Server, count: int) -> None:

@@ -52,10 +52,19 @@ def visible_gpus(count: int) -> list[int]:
 
 
 def _uuids() -> dict[str, int]:
-    """The index of each GPU of the NVML stand-in by its UUID: its state has lines `gpu INDEX ... uuid=UUID ...`."""
+    """The index of each GPU of the NVML stand-in by its UUID: its state has lines `gpu INDEX ... uuid=UUID`, and `mig`."""
     with open(os.path.join(_standin(), "state"), encoding="ascii") as file:
-        lines = [line.split() for line in file if line.startswith("gpu ")]
+        lines = [line.split() for line in file if line.startswith(("gpu ", "mig "))]
     return {word[5:]: int(words[1]) for words in lines for word in words if word.startswith("uuid=")}
+
+
+def _node(index: int) -> int:
+    """The GPU whose node it is: of an instance (MIG) that which it is of, by lines `mig ENTRY parent=INDEX ...`."""
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(_standin(), "state"), encoding="ascii") as file:
+        for line in file:
+            if line.startswith(f"mig {index} parent="):
+                return int(line.split()[2].removeprefix("parent="))
+    return index
 
 
 def _standin() -> str:
@@ -64,7 +73,7 @@ def _standin() -> str:
 
 def open_devices(indices: list[int]) -> None:
     """Open the nodes as CUDA does and keep them; a missing node is an OSError."""
-    names = ["nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in indices)]
+    names = ["nvidiactl", "nvidia-uvm", *(f"nvidia{_node(index)}" for index in indices)]
     for name in names:
         os.open(f"/dev/{name}", os.O_RDWR | os.O_NOCTTY)
 
