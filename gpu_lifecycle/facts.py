@@ -245,6 +245,14 @@ class Gpu:
     used: int | None
     processes: tuple[GpuProcess, ...] | None
     error: GpuError | None = None
+    divided: bool = False  # into instances (MIG): it is not to be used as a whole, and its own figures are not asked for
+    parent: str = ""  # of an instance: the UUID of the GPU, whose index, minor and address these are
+    instance: int | None = None  # ... its number there, as Xid lines have it
+
+    @property
+    def board(self) -> str:
+        """The UUID of the GPU that this is, or is an instance of."""
+        return self.parent or self.uuid
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.rules.report import advice, describe
 from gpu_lifecycle.rules.unexplained import Place, amount, explain
 from gpu_lifecycle.rules.verdict import Scene
-from gpu_lifecycle.rules.visible import visible
+from gpu_lifecycle.rules.visible import variables
 from gpu_lifecycle.system.devices import inner_namespace, open_handles
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.sockets import Listener, describe_owner, listeners_at, owner_of
@@ -125,7 +125,7 @@ def _gpus(unit: UnitName, config: Config, layout: Layout) -> Found:
         view = probe.view(NVML_SECONDS)
         try:
             gpus = claimed(view, config.gpus.claim, config.gpus.count)
-            visible(gpus, view.gpus, config.server.environment)
+            variables(view, gpus, config.server, {})
         except LifecycleError as error:
             key = error.key if isinstance(error, ConfigError) else ""
             yield Finding(Level.ERROR, "gpus", error.message, error.hint, key=key), error.status
@@ -137,7 +137,7 @@ def _gpus(unit: UnitName, config: Config, layout: Layout) -> Found:
         for path in observer.devices.wrong:
             hint = f"remove it and let the driver make it: {cure([path])}"
             yield Finding(Level.WARN, "wrong-node", f"{path} is no node of the NVIDIA driver", hint), Exit.OK
-        yield from _fitness(probe, [gpu.uuid for gpu in gpus])
+        yield from _fitness(probe, [gpu.board for gpu in gpus])
         yield from _holders(scene_for(unit, config, layout), config, observer, [gpu.uuid for gpu in gpus], view)
 
 

@@ -106,7 +106,7 @@ class Hook:
             if result.status is Exit.OK and not survivors_only:
                 from gpu_lifecycle.jobs.fitness import examine
 
-                self.fitness = examine(probe, [gpu.uuid for gpu in result.gpus], self.show)
+                self.fitness = examine(probe, [gpu.board for gpu in result.gpus], self.show)
             return result
 
     def close(self) -> None:

@@ -108,7 +108,7 @@ def gpus(layout: Layout, *, as_json: bool) -> int:
         raise trouble("cannot look at the GPUs", view.error)
     claims = _claims(layout, view)
     rows = [
-        gpu_json(gpu, claims.get(gpu.uuid, []), amount(gpu, seen.judged), state(fitness.get(gpu.uuid))) for gpu in view.gpus
+        gpu_json(gpu, claims.get(gpu.uuid, []), amount(gpu, seen.judged), state(fitness.get(gpu.board))) for gpu in view.gpus
     ]
     if as_json:
         print_json({"schema": 1, "gpus": rows})

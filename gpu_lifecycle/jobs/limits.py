@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from gpu_lifecycle.facts import ErrorClass, Gpu
 from gpu_lifecycle.rules.claims import claimed
 from gpu_lifecycle.rules.life import Limits
 from gpu_lifecycle.rules.readiness import Needs, min_used_for
-from gpu_lifecycle.rules.visible import visible
+from gpu_lifecycle.rules.visible import variables
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.weights import weights_size
 
@@ -22,9 +23,9 @@ NVML_SECONDS = 30.0
 
 
 async def claim(probe: GpuProbe, config: Config) -> tuple[tuple[Gpu, ...], dict[str, str]]:
-    """The claimed GPUs, and the variables that show the engine these alone.
+    """The claimed GPUs, and the variables that show the engine these and no others.
 
-    A trouble of NVML that may pass is waited out for a while. Raises what ``claimed`` and ``visible`` raise.
+    A trouble of NVML that may pass is waited out for a while. Raises what ``claimed`` and ``variables`` raise.
     """
     deadline = time.monotonic() + NVML_SECONDS
     while True:
@@ -32,7 +33,7 @@ async def claim(probe: GpuProbe, config: Config) -> tuple[tuple[Gpu, ...], dict[
         passing = view.error is not None and view.error.kind is ErrorClass.RETRY
         if not passing or time.monotonic() > deadline:
             gpus = claimed(view, config.gpus.claim, config.gpus.count)
-            return gpus, visible(gpus, view.gpus, config.server.environment)
+            return gpus, variables(view, gpus, config.server, os.environ)
         await asyncio.sleep(1.0)
 
 

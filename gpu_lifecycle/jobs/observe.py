@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_lifecycle.errors import LifecycleError
-from gpu_lifecycle.facts import GpuView, Identity, Judged, Owner, OwnerKind, Process, Scan, Sight
+from gpu_lifecycle.facts import Gpu, GpuView, Identity, Judged, Owner, OwnerKind, Process, Scan, Sight
 from gpu_lifecycle.rules.claims import full_gpus
 from gpu_lifecycle.rules.owners import owner_of
-from gpu_lifecycle.rules.verdict import FOREGROUND, Case, Scene, in_cgroup, judge
+from gpu_lifecycle.rules.verdict import FOREGROUND, Case, Scene, in_cgroup, judge, marks
 from gpu_lifecycle.system.devices import Devices, find_devices
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.holders import Scanner
@@ -67,7 +67,7 @@ class Observer:
         judged = tuple(
             judge(
                 replace(
-                    self._case(process, owners[process.pid], memory.get(process.pid, {}), claim, view, chain),
+                    self._case(process, owners[process.pid], memory.get(process.pid, {}), claim, view, chain, scene),
                     marker_alive=marked.get(process.marker_unit, False),
                 ),
                 scene,
@@ -105,9 +105,10 @@ class Observer:
         claim: Sequence[str],
         view: GpuView,
         chain: frozenset[int],
+        scene: Scene,
     ) -> Case:
         minors = {self.devices.minor_of(rdev) for rdev in process.devices} - {None}
-        gpus = tuple(gpu.uuid for gpu in view.gpus if gpu.minor in minors)
+        gpus = tuple(gpu.uuid for gpu in view.gpus if gpu.minor in minors and self._holds(gpu, process, memory, scene))
         concerned = tuple(uuid for uuid in claim if uuid in gpus or uuid in memory)
         return Case(
             process=process,
@@ -118,6 +119,10 @@ class Observer:
             memory=memory,
             parent_is_init=process.pid in chain,
         )
+
+    def _holds(self, gpu: Gpu, process: Process, memory: dict[str, int | None], scene: Scene) -> bool:
+        """Instances of one GPU (MIG) share its node: only NVML tells who holds which; what this unit left may be in any."""
+        return not gpu.parent or gpu.uuid in memory or marks(process, scene)
 
     def _owners(self, processes: Collection[Process], scene: Scene) -> tuple[dict[int, Owner], dict[str, bool | None]]:
         """Who owns each process, and which other units that markers name are alive.

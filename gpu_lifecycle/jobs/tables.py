@@ -71,7 +71,8 @@ def gpus_table(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         health = row["health"]
         reasons = f" {escape('; '.join(health['reasons']))}" if health["reasons"] else ""
-        table.add_row(str(row["index"]), _or_dash(row["minor"]), row["pci"], escape(row["name"]), show_size(row["memory_used"]),
+        index = f"{row['index']}, MIG" if row["instance_of"] or row["divided"] else str(row["index"])
+        table.add_row(index, _or_dash(row["minor"]), row["pci"], escape(row["name"]), show_size(row["memory_used"]),
                       show_size(row["memory_total"]), show_size(row["memory_unexplained"]), _word(health["state"]) + reasons,
                       escape(", ".join(row["claimed_by"]) or "-"), escape(row["uuid"]))  # fmt: skip
     console().print(table)

@@ -29,13 +29,16 @@ def claimed(view: GpuView, claim: str | Sequence[str | int], count: int | None) 
     """
     if view.error:
         raise trouble("cannot look at the GPUs", view.error)
-    found = view.gpus if claim == "all" else tuple(_one(view, item) for item in claim)
+    whole = tuple(gpu for gpu in view.gpus if not gpu.parent)
+    found = whole if claim == "all" else tuple(_one(view, item) for item in claim)
     if not found:
         raise UnavailableError("there is no GPU that NVML shows", hint="compare with lspci -d 10de: and nvidia-smi -L")
     uuids = [gpu.uuid for gpu in found]
     if len(set(uuids)) != len(uuids):
         raise ConfigError("the claim names one GPU twice", hint="name each GPU once", key="gpus.claim")
     for gpu in found:
+        if gpu.divided:
+            raise _divided(gpu, view)
         if gpu.error:
             raise trouble(f"cannot use GPU {gpu.index} ({gpu.uuid})", gpu.error)
     if count is not None and len(found) != count:
@@ -54,13 +57,23 @@ def trouble(what: str, error: GpuError) -> UnavailableError:
     return wrapped
 
 
+def _divided(gpu: Gpu, view: GpuView) -> ConfigError:
+    """CUDA cannot use a GPU in MIG mode as a whole, and which of its instances is meant is not ours to guess."""
+    mine = [item.uuid for item in view.gpus if item.parent == gpu.uuid]
+    return ConfigError(
+        f"GPU {gpu.index} ({gpu.uuid}) is divided into {show_count(len(mine), 'instance')} (MIG), and cannot be claimed whole",
+        hint=f"claim them by their UUIDs: {', '.join(mine[:8])}" if mine else "make instances: nvidia-smi mig -cgi ... -C",
+        key="gpus.claim",
+    )
+
+
 def _one(view: GpuView, item: str | int) -> Gpu:
-    """One GPU by index, UUID (or an unambiguous beginning of it) or PCI address."""
+    """One GPU by index, UUID (or an unambiguous beginning of it) or PCI address; one instance by UUID alone."""
     text = str(item).strip()
     if text.isdecimal():
-        matches = [gpu for gpu in view.gpus if gpu.index == int(text)]
+        matches = [gpu for gpu in view.gpus if gpu.index == int(text) and not gpu.parent]
     elif pci_key(text):
-        matches = [gpu for gpu in view.gpus if pci_key(gpu.pci) == pci_key(text)]
+        matches = [gpu for gpu in view.gpus if pci_key(gpu.pci) == pci_key(text) and not gpu.parent]
     else:
         matches = [gpu for gpu in view.gpus if gpu.uuid.lower().startswith(text.lower()) and len(text) >= 8]
     if len(matches) == 1:

@@ -17,6 +17,7 @@ SCHEMA = 2  # 2: the engine's output comes through pipes, which a version that k
 TAKEN = (1, SCHEMA)
 _OWN = ("limits", "phase", "workers", "budget", "status", "memory", "mark")  # not plain, or not to be handed over
 _GPU = ("uuid", "index", "minor", "pci", "name", "total", "used")
+_INSTANCE = ("parent", "instance")  # which versions that knew no instances did not write
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Handover:
     output: Mapping[str, Any] = field(default_factory=dict)  # the pipes' descriptors, and what was read of them
 
     def document(self) -> dict[str, Any]:
-        gpus = [{name: getattr(gpu, name) for name in _GPU} for gpu in self.gpus]
+        gpus = [{name: getattr(gpu, name) for name in (*_GPU, *_INSTANCE)} for gpu in self.gpus]
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
         return plain | {"schema": SCHEMA, "life": dict(self.life), "gpus": gpus}
 
@@ -65,7 +66,8 @@ def _of(kind: type, value: Any) -> Any:
 
 
 def _gpu(item: Mapping[str, Any]) -> Gpu:
-    return Gpu(**{name: item[name] for name in _GPU}, processes=None)
+    instance = {name: item[name] for name in _INSTANCE if name in item}
+    return Gpu(**{name: item[name] for name in _GPU}, **instance, processes=None)
 
 
 def pack(life: Life) -> dict[str, Any]:

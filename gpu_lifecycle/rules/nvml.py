@@ -88,7 +88,8 @@ def _gpu(seen: Mapping[str, Any]) -> Gpu:
     processes = _processes(listed)
     if found is None and (index is None or (processes is None and listed is not None)):
         found, total, used = classify("garbled"), None, None
-    if found is None and not total:
+    divided = seen.get("divided") is True
+    if found is None and not total and not divided:
         found, total, used = classify("no-total"), None, None
     return Gpu(
         uuid=printable(str(seen.get("uuid") or f"unknown-{seen.get('index')}"), 96),
@@ -100,6 +101,9 @@ def _gpu(seen: Mapping[str, Any]) -> Gpu:
         used=used,
         processes=processes,
         error=found,
+        divided=divided,
+        parent=printable(str(seen.get("parent", "")), 96),
+        instance=_number(seen.get("instance")),
     )
 
 

@@ -107,6 +107,8 @@ def gpu_json(
         "minor": gpu.minor,
         "pci": gpu.pci,
         "name": gpu.name,
+        "instance_of": gpu.parent or None,
+        "divided": gpu.divided,
         "memory_total": gpu.total,
         "memory_used": gpu.used,
         "memory_unexplained": unexplained,

@@ -25,7 +25,9 @@ from gpu_lifecycle.rules.toml_lines import Key, key_lines, line_of, read_toml
 
 # Set by systemd or by the daemon for one process or one run; a fixed value would lie to whoever reads it.
 _RESERVED = re.compile(r"NOTIFY_SOCKET|WATCHDOG_(USEC|PID)|INVOCATION_ID|LISTEN_(FDS|PID|FDNAMES)|GPU_LIFECYCLE_\w*")
-_GPU = re.compile(r"[0-9]{1,4}|GPU-[0-9a-z-]{4,}|(PCI:)?([0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(\.[0-7])?", re.IGNORECASE)
+_GPU = re.compile(
+    r"[0-9]{1,4}|(GPU|MIG)-[0-9a-z-]{4,}|(PCI:)?([0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(\.[0-7])?", re.IGNORECASE
+)
 
 
 def _some_time(value: object) -> float:
@@ -60,7 +62,7 @@ def _claim(value: object) -> Literal["all"] | tuple[str | int, ...]:
         raise WrongValueError('a claim is "all" or a list of GPUs', cure)
     for item in value:
         if isinstance(item, bool) or not isinstance(item, (int, str)) or not _GPU.fullmatch(str(item)):
-            raise WrongValueError(f"{_shown(item)} is no index, UUID or PCI address of a whole GPU", cure)
+            raise WrongValueError(f"{_shown(item)} is no index, UUID or PCI address of a whole GPU, nor a MIG UUID", cure)
     if len({str(item).lower() for item in value}) < len(value):
         raise WrongValueError("it names one GPU twice", "name each GPU once")
     return tuple(value)

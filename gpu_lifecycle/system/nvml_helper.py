@@ -56,7 +56,7 @@ class Session:
             except self.errors as error:
                 print(f"nvmlShutdown: {error}", file=sys.stderr)
 
-    def each(self, look: Callable[[int], dict[str, Any]], only: list[int] | None) -> dict[str, Any]:
+    def each(self, look: Callable[[int], list[dict[str, Any]]], only: list[int] | None) -> dict[str, Any]:
         """``only`` these indices: a GPU that is not asked for is not opened, and so can be reset by others."""
         try:
             if not self.open:
@@ -67,18 +67,19 @@ class Session:
         except self.errors as error:
             self.close()
             return {"error": self.explain(error)}
-        return {"driver": driver, "gpus": [look(index) for index in range(count) if only is None or index in only]}
+        indices = [index for index in range(count) if only is None or index in only]
+        return {"driver": driver, "gpus": [seen for index in indices for seen in look(index)]}
 
     # Whether a GPU is fit to work
 
-    def health(self, index: int) -> dict[str, Any]:
+    def health(self, index: int) -> list[dict[str, Any]]:
         """Each item by itself: its value, null where the GPU or the library does not know it, or its error."""
         seen: dict[str, Any] = {"index": index, "values": {}, "errors": {}}
         try:
             handle, identity = self.known.get(index) or self.identify(index, seen)
             seen["uuid"] = identity["uuid"]
         except self.errors as error:
-            return seen | {"error": self.explain(error)}
+            return [seen | {"error": self.explain(error)}]
         for name, ask in self.items().items():
             try:
                 seen["values"][name] = ask(handle)
@@ -86,7 +87,7 @@ class Session:
                 seen["values"][name] = None
             except self.errors as error:
                 seen["errors"][name] = self.explain(error)
-        return seen
+        return [seen]
 
     def items(self) -> dict[str, Callable[[Any], int | None]]:
         nvml = self.nvml
@@ -130,11 +131,47 @@ class Session:
                 break
         return states.count(0) if 1 in states else None
 
+    # What a GPU holds
+
+    def view(self, index: int) -> list[dict[str, Any]]:
+        """One GPU; behind it the instances that it is divided into (MIG), each with memory and processes of its own."""
+        whole = self.gpu(index)
+        if not whole.get("divided") or "error" in whole:
+            return [whole]
+        try:
+            return [whole, *(self.instance(whole, handle) for handle in self.instances(self.known[index][0]))]
+        except self.errors as error:
+            return [whole | {"error": self.explain(error)}]
+
+    def instances(self, handle: Any) -> list[Any]:
+        found = []
+        for place in range(self.nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            try:
+                found.append(self.nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
+            except self.nvml.NVMLError_NotFound:
+                continue  # the places need not be used from the first one on
+        return found
+
+    def instance(self, whole: dict[str, Any], handle: Any) -> dict[str, Any]:
+        seen = {key: whole[key] for key in ("index", "name", "pci", "minor")} | {"parent": whole["uuid"]}
+        try:
+            seen["uuid"] = self.nvml.nvmlDeviceGetUUID(handle)
+            seen["instance"] = int(self.nvml.nvmlDeviceGetGpuInstanceId(handle))
+            own = self.own_memory(handle)
+            seen["processes"] = self.processes(handle)
+            seen.update(own)
+        except self.errors as error:
+            seen["error"] = self.explain(error)
+        return seen
+
     def gpu(self, index: int) -> dict[str, Any]:
+        """Of one that is divided only who it is: its sum is for the privileged, and says nothing of an instance."""
         seen: dict[str, Any] = {"index": index}
         try:
             handle, identity = self.known.get(index) or self.identify(index, seen)
             seen.update(identity)
+            if seen["divided"]:
+                return seen
             own = self.memory(handle, seen["name"])
             seen["processes"] = self.processes(handle)
             seen.update(own or shared_memory(seen["processes"]))
@@ -150,8 +187,16 @@ class Session:
         seen["name"] = self.nvml.nvmlDeviceGetName(handle)
         seen["pci"] = _text(self.nvml.nvmlDeviceGetPciInfo(handle).busId)
         seen["minor"] = self.minor(handle)
+        seen["divided"] = self.divided(handle)
         self.known[index] = (handle, dict(seen))
         return self.known[index]
+
+    def divided(self, handle: Any) -> bool:
+        """Whether MIG mode is on; it cannot change while a session is open, for that takes a reset."""
+        try:
+            return bool(self.nvml.nvmlDeviceGetMigMode(handle)[0])
+        except (self.nvml.NVMLError_NotSupported, *self.lacking):
+            return False
 
     def minor(self, handle: Any) -> int | None:
         try:
@@ -222,7 +267,7 @@ def answer(session: Session, line: str) -> dict[str, Any]:
     if request.get("op") == "release":
         session.close()
         return {"id": request.get("id"), "released": True}
-    look = session.health if request.get("op") == "health" else session.gpu
+    look = session.health if request.get("op") == "health" else session.view
     return {"id": request.get("id"), **session.each(look, request.get("only"))}
 
 

@@ -62,7 +62,7 @@ def _subject(line: str) -> tuple[str, ...]:
     kind = words[0] if words else ""
     if kind in ("driver", "linger"):
         return (kind,)
-    if kind in ("gpu", "hidden", "delay"):
+    if kind in ("gpu", "mig", "hidden", "delay"):
         return tuple(words[:2])
     if kind in ("process", "health"):
         return tuple(words[:3])

@@ -97,7 +97,7 @@ def test_gpu_json() -> None:
     assert shown == {
         "uuid": "GPU-a", "index": 0, "minor": 3, "pci": "0000:01:00.0", "name": "H200", "memory_total": 80 * GIB,
         "memory_used": None, "memory_unexplained": None, "health": {"state": "warn", "reasons": ["hot"]},
-        "claimed_by": ["a.service"],
+        "claimed_by": ["a.service"], "instance_of": None, "divided": False,
     }  # fmt: skip
     broken = gpu_json(gpu(1, GpuError("15", "lost", ErrorClass.HOST_ACTION)))
     assert gpu_json(gpu(1))["health"] == {"state": "unknown", "reasons": []}

@@ -95,39 +95,6 @@ def test_health_that_cannot_be_asked_is_no_reason_to_refuse(site: Site) -> None:
     assert "cannot read" in site.messages("nvml-trouble")
 
 
-def engine_environment(site: Site) -> dict[str, str]:
-    text = site.ask("sh", "-c", f"tr '\\0' '\\n' < /proc/{site.engine_main()}/environ")
-    return dict(line.partition("=")[::2] for line in text.splitlines())
-
-
-def test_the_engine_sees_its_claim_alone(site: Site) -> None:
-    site.configure(tp=2)
-    text = site.machine.read(CONFIG).replace('claim = "all"', f'claim = [1, "{uuid(6)}"]')
-    site.machine.write(CONFIG, text)
-    site.start(wait=False)  # the stand-in takes GPUs 0 and 1 whatever it is told, and gets ready on 1 and 6 never
-    site.machine.wait(lambda: bool(site.events("engine-started")), 20, "the engine to be started")
-    site.machine.wait(lambda: bool(site.engine_main()), 10, "its pid to be known")
-    seen = engine_environment(site)
-    assert (seen["CUDA_VISIBLE_DEVICES"], seen["CUDA_DEVICE_ORDER"]) == (f"{uuid(1)},{uuid(6)}", "PCI_BUS_ID")
-
-
-def test_a_claim_of_all_hides_nothing(site: Site) -> None:
-    site.start()
-    seen = engine_environment(site)
-    assert "CUDA_VISIBLE_DEVICES" not in seen
-    assert seen["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-
-
-def test_variables_that_contradict_the_claim_are_one_attempt_and_status_78(site: Site) -> None:
-    site.machine.write(CONFIG, site.machine.read(CONFIG) + '[server.environment]\nCUDA_VISIBLE_DEVICES = "0,1"\n')
-    site.start_and_fail()
-    site.wait_state("failed")
-    assert (site.show("ExecMainStatus"), site.show("NRestarts")) == ("78", "0")
-    assert 'CUDA_VISIBLE_DEVICES is "0,1", which is not what gpus.claim says' in site.messages("start-refused")
-    assert not site.events("engine-started")
-    assert "which is not what gpus.claim says" in str(site.cli("check", "sglang-kimi")["findings"])
-
-
 def helper_holds(site: Site) -> list[str]:
     """The nodes that the daemon's NVML helper has open."""
     line = "for p in $(pgrep -f nvml_helper); do ls -l /proc/$p/fd; done"

@@ -269,12 +269,23 @@ struct memory_v1 { uint64_t total, free, used; };
 struct memory_v2 { unsigned version; uint64_t total, reserved, free, used; };
 struct process_info { uint32_t pid; uint64_t used; uint32_t gpu_instance, compute_instance; };
 
+/* The entry of one of a GPU's instances, by its place among them; -1: there are fewer. */
+static int instance_of(const struct world *world, int parent, int place)
+{
+    for (int i = FIRST_INSTANCE; i < MAX_GPUS; i++)
+        if (world->gpus[i].present && world->gpus[i].parent == parent && place-- == 0)
+            return i;
+    return -1;
+}
+
 static uint64_t used_of(const struct world *world, int index)
 {
     uint64_t used = world->gpus[index].base + world->gpus[index].hidden;
     for (int i = 0; i < world->process_count; i++)
         if (world->processes[i].gpu == index && world->processes[i].bytes != UNKNOWN_BYTES)
             used += world->processes[i].bytes;
+    for (int place = 0, at; (at = instance_of(world, index, place)) >= 0; place++)
+        used += used_of(world, at);
     return used;
 }
 
@@ -299,13 +310,13 @@ DEVICE(nvmlDeviceGetMemoryInfo_v2, (struct handle *handle, struct memory_v2 *out
 
 static int list_processes(const struct world *world, int index, unsigned *size, struct process_info *out)
 {
-    unsigned have = 0;
+    unsigned have = 0, instance = world->gpus[index].parent < 0 ? NO_INSTANCE : (unsigned)world->gpus[index].instance;
     for (int i = 0; i < world->process_count; i++) {
         const struct process *process = &world->processes[i];
         if (process->gpu != index || !process->listed)
             continue;
         if (have < *size && out)
-            out[have] = (struct process_info){process->pid, process->bytes, NO_INSTANCE, NO_INSTANCE};
+            out[have] = (struct process_info){process->pid, process->bytes, instance, instance == NO_INSTANCE ? instance : 0};
         have++;
     }
     int fits = have <= *size;
@@ -355,7 +366,30 @@ DEVICE(nvmlDeviceGetRemappedRows,
            *failed = (unsigned)gpu->health[REMAP_FAILED];
        })
 DEVICE(nvmlDeviceGetEccMode, (struct handle *handle, unsigned *now, unsigned *next), { *now = *next = 1; })
-DEVICE(nvmlDeviceGetMigMode, (struct handle *handle, unsigned *now, unsigned *next), { *now = *next = 0; })
+
+/* GPUs that are divided (MIG) */
+
+DEVICE(nvmlDeviceGetMigMode, (struct handle *handle, unsigned *now, unsigned *next), {
+    *now = *next = instance_of(world, index_of(handle), 0) >= 0;
+})
+DEVICE(nvmlDeviceGetMaxMigDeviceCount, (struct handle *handle, unsigned *out), {
+    *out = instance_of(world, index_of(handle), 0) >= 0 ? 7 : 0;
+})
+DEVICE(nvmlDeviceGetMigDeviceHandleByIndex, (struct handle *handle, unsigned place, struct handle **out), {
+    int at = instance_of(world, index_of(handle), (int)place);
+    result = at < 0 ? NOT_FOUND : hand_out(world, at, out);
+})
+DEVICE(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, (struct handle *handle, struct handle **out), {
+    result = gpu->parent < 0 ? INVALID_ARGUMENT : hand_out(world, gpu->parent, out);
+})
+CONSTANT(nvmlDeviceIsMigDeviceHandle, unsigned, gpu->parent >= 0)
+DEVICE(nvmlDeviceGetGpuInstanceId, (struct handle *handle, unsigned *out), {
+    *out = (unsigned)gpu->instance;
+    if (gpu->parent < 0)
+        result = INVALID_ARGUMENT;
+})
+CONSTANT(nvmlDeviceGetComputeInstanceId, unsigned, 0)
+
 DEVICE(nvmlDeviceGetTemperature, (struct handle *handle, int sensor, unsigned *out), { *out = 35; (void)sensor; })
 DEVICE(nvmlDeviceGetUtilizationRates, (struct handle *handle, unsigned *out), { out[0] = out[1] = 0; })
 CONSTANT(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, (unsigned long long)gpu->health[CLOCKS])

@@ -61,7 +61,7 @@ static uint64_t number_of(const char *line, const char *key)
 static void read_gpu(struct world *world, const char *line)
 {
     int index = -1;
-    if (sscanf(line, "gpu %d", &index) != 1 || index < 0 || index >= MAX_GPUS)
+    if (sscanf(line, "gpu %d", &index) != 1 || index < 0 || index >= FIRST_INSTANCE)
         return;
     struct gpu *gpu = &world->gpus[index];
     gpu->present = 1;
@@ -75,6 +75,26 @@ static void read_gpu(struct world *world, const char *line)
     copy(gpu->name, sizeof gpu->name, name ? name + 6 : "NVIDIA H200");
     if (index >= world->gpu_count)
         world->gpu_count = index + 1;
+}
+
+/* `mig ENTRY parent=GPU instance=N uuid=... total=...`: what else names ENTRY (process, hidden, error) means this instance. */
+static void read_instance(struct world *world, const char *line)
+{
+    int entry = -1;
+    if (sscanf(line, "mig %d", &entry) != 1 || entry < FIRST_INSTANCE || entry >= MAX_GPUS)
+        return;
+    struct gpu *gpu = &world->gpus[entry];
+    int parent = (int)number_of(line, " parent=");
+    if (parent < 0 || parent >= FIRST_INSTANCE || !world->gpus[parent].present)
+        return;
+    gpu->present = 1;
+    gpu->parent = parent;
+    gpu->instance = (int)number_of(line, " instance=");
+    gpu->minor = world->gpus[parent].minor;
+    copy(gpu->pci, sizeof gpu->pci, world->gpus[parent].pci);
+    value_of(line, " uuid=", gpu->uuid, sizeof gpu->uuid);
+    gpu->total = number_of(line, " total=");
+    copy(gpu->name, sizeof gpu->name, world->gpus[parent].name);
 }
 
 static void add_process(struct world *world, int gpu, long pid, uint64_t bytes, int listed)
@@ -121,6 +141,8 @@ static void read_line(struct world *world, const char *line)
         copy(world->driver, sizeof world->driver, line + 7);
     else if (!strncmp(line, "gpu ", 4))
         read_gpu(world, line);
+    else if (!strncmp(line, "mig ", 4))
+        read_instance(world, line);
     else if (sscanf(line, "hidden %d %llu", &gpu, &bytes) == 2 && gpu >= 0 && gpu < MAX_GPUS)
         world->gpus[gpu].hidden += bytes;
     else if (!strncmp(line, "health ", 7))
@@ -231,8 +253,10 @@ void read_world(struct world *world)
 {
     static const long long healthy[HEALTH_COUNT] = HEALTH_DEFAULTS;
     copy(world->driver, sizeof world->driver, "595.71.05");
-    for (int i = 0; i < MAX_GPUS; i++)
+    for (int i = 0; i < MAX_GPUS; i++) {
         memcpy(world->gpus[i].health, healthy, sizeof healthy);
+        world->gpus[i].parent = -1;
+    }
     read_state(world);
     read_allocs(world);
 }

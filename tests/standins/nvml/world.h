@@ -5,6 +5,7 @@
 
 #define MAX_GPUS 64
 #define MAX_LINES 256
+#define FIRST_INSTANCE 32 /* entries from here on are instances of divided GPUs (MIG), not GPUs */
 #define UNKNOWN_BYTES (~0ULL)
 
 /* `health GPU KEY VALUE`, in this order; a GPU starts with DEFAULTS. */
@@ -18,7 +19,7 @@ enum health {
 };
 
 struct gpu {
-    int present, minor;
+    int present, minor, parent, instance; /* parent: of an instance the GPU, of a GPU -1 */
     long long health[HEALTH_COUNT];
     char uuid[96], pci[32], name[96];
     uint64_t total, reserved, base, hidden;

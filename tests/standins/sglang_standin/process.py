@@ -43,16 +43,37 @@ def die_with_parent() -> None:
 
 
 def visible_gpus(count: int) -> list[int]:
-    """GPU index of each rank: CUDA_VISIBLE_DEVICES when it lists indices, else 0 and up."""
+    """GPU index of each rank: what CUDA_VISIBLE_DEVICES lists, by number or UUID, else 0 and up."""
     words = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    if all(word.isdigit() for word in words):
-        return [int(word) for word in words]
-    return list(range(count))
+    if not any(words):
+        return list(range(count))
+    known = _uuids() if not all(word.isdigit() for word in words) else {}
+    return [int(word) if word.isdigit() else known[word] for word in words]
+
+
+def _uuids() -> dict[str, int]:
+    """The index of each GPU of the NVML stand-in by its UUID: its state has lines `gpu INDEX ... uuid=UUID`, and `mig`."""
+    with open(os.path.join(_standin(), "state"), encoding="ascii") as file:
+        lines = [line.split() for line in file if line.startswith(("gpu ", "mig "))]
+    return {word[5:]: int(words[1]) for words in lines for word in words if word.startswith("uuid=")}
+
+
+def _node(index: int) -> int:
+    """The GPU whose node it is: of an instance (MIG) that which it is of, by lines `mig ENTRY parent=INDEX ...`."""
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(_standin(), "state"), encoding="ascii") as file:
+        for line in file:
+            if line.startswith(f"mig {index} parent="):
+                return int(line.split()[2].removeprefix("parent="))
+    return index
+
+
+def _standin() -> str:
+    return os.environ.get("NVML_STANDIN_DIR") or "/var/lib/nvml-standin"
 
 
 def open_devices(indices: list[int]) -> None:
     """Open the nodes as CUDA does and keep them; a missing node is an OSError."""
-    names = ["nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in indices)]
+    names = ["nvidiactl", "nvidia-uvm", *(f"nvidia{_node(index)}" for index in indices)]
     for name in names:
         os.open(f"/dev/{name}", os.O_RDWR | os.O_NOCTTY)
 
@@ -62,7 +83,7 @@ class Ledger:
 
     def __init__(self, index: int) -> None:
         pid = os.getpid()
-        folder = os.path.join(os.environ.get("NVML_STANDIN_DIR") or "/var/lib/nvml-standin", "alloc")
+        folder = os.path.join(_standin(), "alloc")
         os.makedirs(folder, exist_ok=True)
         self.index = index
         self.held = 0
