@@ -128,8 +128,6 @@ def pre_start(unit: UnitName, layout: Layout) -> Exit:
         pause = _pause(hook)
         hook.say("reading the config", refusal=None, allowed=None, engine_pid=None, gpus=[], probes=[])
         config = load_config(layout, unit)
-        if (refused := _doomed(hook, config)) is not None:
-            return refused
         _wait(hook, pause)
         result = hook.sweep(config, survivors_only=False)
         if result.status is not Exit.OK:
@@ -214,22 +212,6 @@ def _unfit(hook: Hook) -> Exit | None:
     said = "; ".join(f"{item.finding.message} ({item.finding.hint})" for item in errors[:3])
     more = f"; and {len(errors) - 3} more: gpu-lifecycle check {hook.unit.name}" if len(errors) > 3 else ""
     return _refuse(hook, worst, said + more)
-
-
-def _doomed(hook: Hook, config: Config) -> Exit | None:
-    """Refuses what command line and model files already show to fail; before the sweep, so within a second."""
-    from gpu_lifecycle.jobs.preflight import preflight
-
-    found = preflight(config, hook.unit.service, os.environ)
-    for item in found:
-        if item.level is Level.WARN:
-            hook.journal.tell(Event("start-doubtful", f"{item.message} ({item.hint})" if item.hint else item.message))
-    errors = [item for item in found if item.level is Level.ERROR]
-    if not errors:
-        return None
-    said = "; ".join(f"{item.message} ({item.hint})" for item in errors[:3])
-    more = f"; and {len(errors) - 3} more: gpu-lifecycle check {hook.unit.name}" if len(errors) > 3 else ""
-    return _refuse(hook, Exit.CONFIG, said + more)
 
 
 def _port_free(hook: Hook, config: Config) -> Exit | None:

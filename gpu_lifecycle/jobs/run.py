@@ -6,12 +6,13 @@ import asyncio
 import os
 import traceback
 
-from gpu_lifecycle.errors import BusyError, Exit, LifecycleError
-from gpu_lifecycle.facts import Layout, Phase, UnitName
+from gpu_lifecycle.errors import BusyError, ConfigError, Exit, LifecycleError
+from gpu_lifecycle.facts import Layout, Level, Phase, UnitName
 from gpu_lifecycle.jobs.reload import merged, taken_over
 from gpu_lifecycle.jobs.serve import Daemon
 from gpu_lifecycle.jobs.settings import load, unit_cgroup
 from gpu_lifecycle.jobs.state import StateFile
+from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.verdict import FOREGROUND
 from gpu_lifecycle.system.journal import Journal
@@ -36,6 +37,7 @@ def serve(unit: UnitName, layout: Layout) -> Exit:
             config, text = merged(handover.config, handover.latest, layout.config(unit)), handover.config
         else:
             config, text = load(layout, unit)
+            _must_not_be_doomed(config, unit, journal, notifier)
         return asyncio.run(Daemon(unit, layout, config, text, journal, notifier, state, handover).main())
     except LifecycleError as error:
         return _refused(error, journal, notifier, state)
@@ -68,6 +70,25 @@ def _must_be_allowed(state: StateFile) -> None:
             "cannot start the engine: the pre-start hook has not proven the GPUs free for this run",
             hint=f"was it interrupted, or taken out of the unit? systemctl cat {state.unit.service}",
         )
+
+
+def _must_not_be_doomed(config: Config, unit: UnitName, journal: Journal, notifier: Notifier) -> None:
+    """Raises ConfigError for what command line and model files already show to fail, minutes before the engine finds out.
+
+    Here, not in the hook: the files are to be read as the user whose engine will read them. SIGTERM ends it at once.
+    """
+    from gpu_lifecycle.jobs.preflight import preflight
+
+    notifier.send(status_line("reading the files of the models"))
+    found = preflight(config, unit.service, os.environ)
+    for item in found:
+        if item.level is Level.WARN:
+            journal.tell(Event("start-doubtful", f"{item.message} ({item.hint})" if item.hint else item.message))
+    errors = [item for item in found if item.level is Level.ERROR]
+    if errors:
+        said = "; ".join(f"{item.message} ({item.hint})" for item in errors[:3])
+        more = f"; and {len(errors) - 3} more: gpu-lifecycle check {unit.name}" if len(errors) > 3 else ""
+        raise ConfigError(said + more)
 
 
 def _refused(error: LifecycleError, journal: Journal, notifier: Notifier, state: StateFile) -> Exit:

@@ -1,4 +1,4 @@
-"""What command line and model files already show to fail refuses the start, before the sweep and in seconds."""
+"""What command line and model files already show to fail refuses the start, before the engine and in seconds."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ def test_a_draft_that_is_too_short_is_one_attempt_and_status_78(models: Site) ->
     for text in ("131072", "262144", "/models/draft/config.json", "/models/kimi/config.json", "--context-length 131072"):
         assert text in told
     assert not models.events("engine-started")
-    words = [line["GPU_LIFECYCLE_EVENT"] for line in models.events()]
-    assert words.index("start-refused") < words.index("sweep-started")  # the sweep is that of the stop
     assert "131072" in models.show("StatusText")
     checked = models.cli("check", "sglang-kimi")
     (finding,) = (item for item in checked["findings"] if item["level"] == "error")
