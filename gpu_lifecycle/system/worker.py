@@ -48,7 +48,7 @@ class Worker:
         until, text = time.monotonic() + seconds, b""
         poller = select.poll()  # select(2) knows no descriptor above 1023
         poller.register(self._reader, select.POLLIN)
-        while poller.poll(max(0.0, until - time.monotonic()) * 1000):
+        while (left := until - time.monotonic()) > 0 and poller.poll(left * 1000):
             chunk = os.read(self._reader, 1 << 20)
             if not chunk:
                 break
