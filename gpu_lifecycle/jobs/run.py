@@ -19,6 +19,10 @@ from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.notify import Notifier, status_line
 from gpu_lifecycle.system.procfs import Proc
 
+DOUBTS = 10  # told at a start, each as an event of its own
+# Findings that no real engine has been seen to fail of yet: a false refusal is worse than a late failure.
+UNTRIED = frozenset(("tokenizer-missing", "not-a-file", "claim-too-small"))
+
 
 def serve(unit: UnitName, layout: Layout) -> Exit:
     """Runs the unit until it ends; returns the exit status of the design. The caller exits with it."""
@@ -81,10 +85,13 @@ def _must_not_be_doomed(config: Config, unit: UnitName, journal: Journal, notifi
 
     notifier.send(status_line("reading the files of the models"))
     found = preflight(config, unit.service, os.environ)
-    for item in found:
-        if item.level is Level.WARN:
-            journal.tell(Event("start-doubtful", f"{item.message} ({item.hint})" if item.hint else item.message))
-    errors = [item for item in found if item.level is Level.ERROR]
+    errors = [item for item in found if item.level is Level.ERROR and item.code not in UNTRIED]
+    doubts = [item for item in found if item.level is not Level.INFO and item not in errors]
+    for item in doubts[:DOUBTS]:
+        journal.tell(Event("start-doubtful", f"{item.message} ({item.hint})" if item.hint else item.message))
+    if len(doubts) > DOUBTS:
+        text = f"{len(doubts) - DOUBTS} more doubts about this start: gpu-lifecycle check {unit.name}"
+        journal.tell(Event("start-doubtful", text))
     if errors:
         said = "; ".join(f"{item.message} ({item.hint})" for item in errors[:3])
         more = f"; and {len(errors) - 3} more: gpu-lifecycle check {unit.name}" if len(errors) > 3 else ""
