@@ -21,7 +21,7 @@ from gpu_lifecycle.system.procfs import Proc
 
 DOUBTS = 10  # told at a start, each as an event of its own
 # Findings that no real engine has been seen to fail of yet: a false refusal is worse than a late failure.
-UNTRIED = frozenset(("tokenizer-missing", "not-a-file", "claim-too-small"))
+UNTRIED = frozenset(("tokenizer-missing", "not-a-file", "claim-too-small", "config-missing"))
 
 
 def serve(unit: UnitName, layout: Layout) -> Exit:
