@@ -35,7 +35,7 @@ one kind: `journalctl GPU_LIFECYCLE_EVENT=holder-reaped`; with explanations: `jo
 
 CHECKS_PAGE = """# Findings about command line and model files
 
-`gpu-lifecycle check UNIT` shows them all; every start looks for the same, before the engine is started. An error refuses the start with 78;
+`gpu-lifecycle check UNIT` shows them all; every start looks for the same, before the engine. An error refuses it with 78;
 a warning is told in the journal (`start-doubtful`) and the start goes on. This page is made from
 `gpu_lifecycle/rules/preflight.py` by `make docs`.
 
