@@ -72,7 +72,7 @@ def run_gpus(arguments: argparse.Namespace, layout: Layout) -> int:
         return release(layout)
     from gpu_lifecycle.jobs.inspect import gpus
 
-    return gpus(layout, as_json=arguments.json)
+    return gpus(layout, as_json=arguments.json, watch=arguments.watch)
 
 
 def run_status(arguments: argparse.Namespace, layout: Layout) -> int:
@@ -145,6 +145,7 @@ def parser() -> argparse.ArgumentParser:
 
     json_too(add("holders", "who holds which GPU, with owner, verdict and rule", run_holders, "optional"))
     gpus = json_too(add("gpus", "each GPU: memory, health, claimed by", run_gpus))
+    gpus.add_argument("--watch", action="store_true", help="go on every 2 s, until it is interrupted")
     gpus.add_argument(
         "--release", action="store_true", help="have the daemons let go of NVML for a minute (before a GPU reset)"
     )

@@ -20,7 +20,7 @@ from gpu_lifecycle.rules.report import advice, describe
 from gpu_lifecycle.rules.unexplained import Place, amount, explain
 from gpu_lifecycle.rules.verdict import Scene
 from gpu_lifecycle.rules.visible import variables
-from gpu_lifecycle.system.devices import inner_namespace, open_handles
+from gpu_lifecycle.system.devices import inner_namespace, open_handles, what_is
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.sockets import Listener, describe_owner, listeners_at, owner_of
 
@@ -132,11 +132,12 @@ def _gpus(unit: UnitName, config: Config, layout: Layout) -> Found:
             return
         yield Finding(Level.INFO, "gpus", f"{show_count(len(gpus), 'GPU')} found, driver {view.driver}"), Exit.OK
         observer = Observer(probe)
-        for text in missing(observer.devices.nodes, observer.devices.wrong, gpus):
-            yield Finding(Level.ERROR, "node", text, cure(observer.devices.wrong)), Exit.UNAVAILABLE
-        for path in observer.devices.wrong:
+        wrong = {path: what_is(path) for path in observer.devices.wrong}
+        for text in missing(observer.devices.nodes, wrong, gpus):
+            yield Finding(Level.ERROR, "node", text, cure(wrong)), Exit.UNAVAILABLE
+        for path, what in wrong.items():
             hint = f"remove it and let the driver make it: {cure([path])}"
-            yield Finding(Level.WARN, "wrong-node", f"{path} is no node of the NVIDIA driver", hint), Exit.OK
+            yield Finding(Level.WARN, "wrong-node", f"{path} is no node of the NVIDIA driver: {what}", hint), Exit.OK
         yield from _fitness(probe, [gpu.board for gpu in gpus])
         yield from _holders(scene_for(unit, config, layout), config, observer, [gpu.uuid for gpu in gpus], view)
 

@@ -12,7 +12,7 @@ from gpu_lifecycle.facts import GpuView
 from gpu_lifecycle.rules.claims import claimed
 from gpu_lifecycle.rules.nodes import BOOT_SECONDS, MODPROBE, cure, missing
 from gpu_lifecycle.rules.quantity import show_duration
-from gpu_lifecycle.system.devices import find_devices, uptime
+from gpu_lifecycle.system.devices import find_devices, uptime, what_is
 from gpu_lifecycle.system.gpu import GpuProbe
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _problem(view: GpuView, config: Config) -> LifecycleError | None:
     except UnavailableError as error:
         return error
     devices = find_devices()
-    found = missing(devices.nodes, devices.wrong, gpus)
+    found = missing(devices.nodes, {path: what_is(path) for path in devices.wrong}, gpus)
     return _MissingNodesError("; ".join(found), hint=cure(devices.wrong)) if found else None
 
 

@@ -26,12 +26,12 @@ def nodes(*names: str) -> list[Node]:
         (["nvidiactl", "nvidia-uvm", "nvidia0"], [], [0, 7], ["/dev/nvidia7 is not there"]),
         (["nvidiactl", "nvidia0"], [], [0], ["/dev/nvidia-uvm is not there"]),
         (["nvidia0"], [], [0], ["/dev/nvidiactl is not there", "/dev/nvidia-uvm is not there"]),
-        (["nvidiactl", "nvidia0"], ["/dev/nvidia-uvm"], [0], ["/dev/nvidia-uvm is no node of the NVIDIA driver"]),
+        (["nvidiactl", "nvidia0"], ["/dev/nvidia-uvm"], [0], ["/dev/nvidia-uvm is no node of the NVIDIA driver: major 4"]),
         ([], ["/dev/nvidia5"], [], ["/dev/nvidiactl is not there", "/dev/nvidia-uvm is not there"]),
     ],
 )
 def test_missing(there: list[str], wrong: list[str], minors: list[int | None], said: list[str]) -> None:
-    assert list(missing(nodes(*there), wrong, [gpu(minor) for minor in minors])) == said
+    assert list(missing(nodes(*there), dict.fromkeys(wrong, "major 4"), [gpu(minor) for minor in minors])) == said
 
 
 def test_the_cure() -> None:

@@ -229,8 +229,8 @@ def test_a_node_with_a_wrong_major_is_named(site: Site) -> None:
         try:
             site.start_and_fail()
             site.wait_state("failed")
-            assert "/dev/nvidia7 is no node of the NVIDIA driver (rm /dev/nvidia7; nvidia-modprobe" in site.messages(
-                "start-refused"
-            )
+            text = site.messages("start-refused")
+            assert "/dev/nvidia7 is no node of the NVIDIA driver: its major is 1, which the driver has not registered" in text
+            assert "(rm /dev/nvidia7; nvidia-modprobe" in text
         finally:
             site.machine.run(["rm", "/dev/nvidia7"])
