@@ -41,6 +41,7 @@ LOADING_INTERVAL = 0.5  # seconds between two looks at a load
 WARMING_INTERVAL = 0.2  # ... once the engine listens: READY=1 is near
 ENDING_INTERVAL = 0.1  # ... at the processes that are to end
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+HANDLED = (*SIGNALS, signal.SIGUSR1)  # each would end a program that does not handle it (yet)
 HISTORY = 60  # of the last looks, for evidence
 KERNEL_INTERVAL = 1.0  # ... at the kernel log; also at once when the engine ends
 TICK = 1.0  # at least this often time itself is an event while loading
@@ -103,7 +104,7 @@ class Daemon:
         for number in SIGNALS:
             loop.add_signal_handler(number, self._signalled, number)
         loop.add_signal_handler(signal.SIGUSR1, lambda: self.looker.release(self.journal))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the one before this, if any, has left them to us
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # the one before this, if any, has left them to us
         try:
             if not await (self._take_over(loop, self.handover) if self.handover else self._begin(loop)):
                 return Exit.OK
@@ -183,7 +184,7 @@ class Daemon:
         All threads are ended first: a signal that one of them took would be lost. What is asked for meanwhile stays pending,
         or is in the queue and handed over.
         """
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         self.output.rest()
         await self._stop_watching()
         await self.looker.close()
@@ -205,7 +206,7 @@ class Daemon:
         self.looker.begin(self.gpus)
         for event in kept:
             self.events.put_nowait(event)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
 
     def _signalled(self, number: signal.Signals) -> None:
         """What asks for a stop. A terminal that closes does, too; under systemd SIGHUP asks for a reload.

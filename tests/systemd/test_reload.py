@@ -163,3 +163,15 @@ def test_many_reloads_under_a_streaming_client(site: Site) -> None:
     assert max(sizes[3:]) <= sizes[2] + 1, sizes
     assert json.loads(site.machine.read("/run/gpu-lifecycle/sglang-kimi/state.json"))["reload"]["number"] >= 15
     assert len(site.events("reloaded")) == 15
+
+
+def test_a_release_that_is_asked_for_in_a_reload_ends_nobody(site: Site) -> None:
+    """Its signal ends a program that does not handle it, and one that has just taken the other's place does not yet."""
+    site.start()
+    before = pids(site)
+    storm = f"for i in $(seq 400); do kill -USR1 {site.show('MainPID')} 2>/dev/null; sleep 0.01; done"
+    with site.machine.popen(["sh", "-c", storm]) as process:
+        for _ in range(3):
+            assert reload(site) == 0
+        process.communicate(timeout=60)
+    assert (pids(site), site.state(), site.show("NRestarts")) == (before, "active", "0")
