@@ -115,7 +115,7 @@ def test_nvml_is_let_go_of_on_request(site: Site) -> None:
     site.start()
     site.machine.wait(lambda: bool(helper_holds(site)), 10, "a helper to hold nodes")
     assert "sglang-kimi.service: NVML is let go of" in site.ask("gpu-lifecycle", "gpus", "--release")
-    site.machine.wait(lambda: helper_holds(site) == [], 10, "the nodes to be let go of")
+    assert helper_holds(site) == [], "once it says so, it is so"
     fed = int(site.show("WatchdogTimestampMonotonic"))
     site.machine.wait(lambda: int(site.show("WatchdogTimestampMonotonic")) > fed, 10, "the watchdog to be fed on")
     assert helper_holds(site) == []
@@ -123,6 +123,21 @@ def test_nvml_is_let_go_of_on_request(site: Site) -> None:
     assert site.events("nvml-released")
     site.stop()
     assert "no daemon runs" in site.ask("gpu-lifecycle", "gpus", "--release")
+    assert "no daemon runs" in site.ask("gpu-lifecycle", "gpus", "--release", "sglang-kimi")
+
+
+def test_who_does_not_know_the_request_is_not_sent_it(site: Site) -> None:
+    """It would end a main process that does not handle it, such as one of another version."""
+    site.machine.run(["systemd-run", "--quiet", "--unit=other", "--collect", "sleep", "60"], check=True)
+    try:
+        done = site.machine.run(["gpu-lifecycle", "gpus", "--release", "other"], check=False)
+        assert done.returncode == 75
+        assert "does not know this request" in str(done.stderr)
+        assert site.ask("systemctl", "is-active", "other").strip() == "active"
+        done = site.machine.run(["gpu-lifecycle", "gpus", "--release", "other"], check=False, user="alice")
+        assert done.returncode == 77
+    finally:
+        site.machine.run(["systemctl", "stop", "other"])
 
 
 # What a look at GPUs asks, each of which may hang in the kernel.
