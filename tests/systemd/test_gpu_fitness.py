@@ -220,19 +220,20 @@ def test_the_wait_after_a_boot_has_an_end(site: Site) -> None:
         assert "8 GPUs found" in site.messages("start-refused"), "never on fewer GPUs"
 
 
-@pytest.mark.parametrize("node", ["/dev/nvidia7", "/dev/nvidia-uvm"])
-def test_a_node_that_nobody_makes_is_named(site: Site, node: str) -> None:
+@pytest.mark.parametrize(("node", "options"), [("/dev/nvidia7", "-c 7"), ("/dev/nvidia-uvm", "-u -c 0")])
+def test_a_node_that_nobody_makes_is_named(site: Site, node: str, options: str) -> None:
     with without(site, node):
         site.start_and_fail()
         site.wait_state("failed")
         assert site.show("ExecMainStatus") == "69"
-        assert f"{node} is not there (nvidia-modprobe -u -c 0; in a container, pass" in site.messages("start-refused")
+        assert f"{node} is not there (nvidia-modprobe {options}; in a container, pass" in site.messages("start-refused")
         assert f"{node} is not there" in str(site.cli("check", "sglang-kimi")["findings"])
 
 
 def test_a_node_that_is_missing_is_made_by_the_drivers_own_tool(site: Site) -> None:
     with without(site, "/dev/nvidia7"):
-        site.machine.write("/usr/bin/nvidia-modprobe", "#!/bin/sh\ncp -a /dev/elsewhere /dev/nvidia7\n", 0o755)
+        script = '#!/bin/sh\ntest "$*" = "-c 7" && cp -a /dev/elsewhere /dev/nvidia7\n'
+        site.machine.write("/usr/bin/nvidia-modprobe", script, 0o755)
         site.start()
         site.machine.run(["rm", "/usr/bin/nvidia-modprobe"])
         assert site.state() == "active"
