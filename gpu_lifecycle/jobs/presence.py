@@ -32,6 +32,7 @@ def await_gpus(probe: GpuProbe, config: Config, show: Callable[[str], None]) -> 
     """
     until = time.monotonic() + max(0.0, BOOT_SECONDS - (uptime() or BOOT_SECONDS))
     tried = False
+    show("asking NVML for the GPUs")
     while True:
         view = probe.view(NVML_SECONDS)
         problem = _problem(view, config)
