@@ -106,7 +106,9 @@ class Looker:
         model = self.config.server.served_name() or ""
         error = view.error.text if view.error else ""
         name = model.rstrip("/").rpartition("/")[2]
-        return Look(memory, socket, health, workers, frozenset(alive.values()), error, name, self.generated, work, estimated)
+        room = {gpu.uuid: gpu.free for gpu in view.gpus if gpu.uuid in uuids and gpu.free is not None}
+        living = frozenset(alive.values())
+        return Look(memory, socket, health, workers, living, error, name, self.generated, work, room, estimated)
 
     async def _counters(self, socket: Socket, deadline: float) -> Counters | None:
         """The engine's own counters; None where it shows none, or the page does not say."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpu_lifecycle.facts import Identity
 from gpu_lifecycle.rules.metrics import Counters
@@ -64,6 +64,7 @@ class Look:
     model: str = ""
     generated: Health | None = None  # the answer to the request for one token; None: not asked for
     counters: Counters | None = None  # the engine's own, None: it shows none, or they could not be read
+    room: Mapping[str, int] = field(default_factory=dict)  # bytes that are left on each claimed GPU
     estimated: bool = False  # a figure of ``memory`` is the GPU's total less what was there before, not the driver's own
 
     @property

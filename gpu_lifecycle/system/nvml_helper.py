@@ -225,7 +225,8 @@ class Session:
         except self.lacking:
             info = self.nvml.nvmlDeviceGetMemoryInfo(handle)
             reserved = 0
-        return {"total": int(info.total), "used": max(0, int(info.total) - int(info.free) - reserved)}
+        total, free = int(info.total), int(info.free)
+        return {"total": total, "free": free, "used": max(0, total - free - reserved)}
 
     def processes(self, handle: Any) -> list[list[int | None]] | None:
         """Compute and graphics processes, each once, with the larger of its two figures. None: the driver lists none at all."""
