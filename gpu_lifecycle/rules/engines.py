@@ -1,8 +1,7 @@
 """What is known of each engine, in one table, and what a command line says about the server it starts.
 
 Source of the facts: the released wheels and runs of SGLang 0.5.8 to 0.5.23 and vLLM 0.32.0, llama.cpp's
-server source, public documentation of the others. Adding an engine is one
-entry in ``ENGINES``.
+server source, public documentation of the others. Adding an engine is one entry in ``ENGINES``.
 
 What an engine reads from a file of its own (SGLang's and vLLM's ``--config``) is not seen here: ``server.url``,
 ``server.model`` and ``server.tp`` say it instead. rules/command.py reads both, for what is checked before a start.
@@ -25,6 +24,7 @@ __all__ = [
     "metrics_of", "model_of", "option", "tp_of",
 ]  # fmt: skip
 
+VLLM_CACHE = "vllm:kv_cache_usage_perc"
 MODEL = "{model}"  # stands for the served model's name in a path or a body
 
 
@@ -75,8 +75,7 @@ class Engine:
     default_tp: int | None = None
     name_options: tuple[str, ...] = ()
     worker_title: str = ""
-    # -15: death by our own SIGTERM, before the engine has put its handler in place (SGLang while loading,
-    # llama.cpp)
+    # -15: death by our own SIGTERM, before the engine has put its handler in place (SGLang while loading, llama.cpp)
     clean_exit: frozenset[int] = frozenset((0, -15))
     drains: bool = False
     metrics: Metrics | None = None  # None: no counters of its work are known
@@ -166,7 +165,8 @@ _TABLE = (
         },
         flags=("--skip-tokenizer-init",),
         metrics=Metrics(
-            ("vllm:iteration_tokens_total", "vllm:generation_tokens_total", "vllm:prompt_tokens_total"),
+            # the last one moves within a chunked prefill, in which the token counters stand still
+            ("vllm:iteration_tokens_total", "vllm:generation_tokens_total", "vllm:prompt_tokens_total", VLLM_CACHE),
             running=("vllm:num_requests_running",),
             queued=("vllm:num_requests_waiting",),
         ),

@@ -42,8 +42,8 @@ def feel(pulse: Pulse, seen: Counters | None, now: float, grace: float, *, gap: 
         return Pulse(seen.progress, now), Beat.MOVING
     if not _work(seen):
         return Pulse(seen.progress, now), Beat.IDLE  # the clock starts with the work
-    if within and now - pulse.since > grace:
-        return pulse, Beat.STALLED
+    if now - pulse.since > grace:
+        return pulse, Beat.STALLED if within else Beat.UNKNOWN  # silence that proves nothing excuses nothing for ever, either
     return pulse, Beat.QUIET
 
 
