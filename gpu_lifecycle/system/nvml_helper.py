@@ -12,10 +12,11 @@ Source of the calls: nvml.h; the binding is nvidia-ml-py, unmodified.
 from __future__ import annotations
 
 import json
+import os
 import select
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 IDLE_SECONDS = 20.0
 # Parts whose memory is the machine's own, so that NVML knows no total (the last word of their product names).
@@ -272,7 +273,7 @@ def answer(session: Session, line: str) -> dict[str, Any]:
     return {"id": request.get("id"), **session.each(look, request.get("only"))}
 
 
-def main() -> int:
+def main() -> NoReturn:
     session = Session()
     while True:
         if not select.select([sys.stdin], [], [], IDLE_SECONDS)[0]:
@@ -281,10 +282,10 @@ def main() -> int:
         line = sys.stdin.readline()
         if not line:
             session.close()
-            return 0
+            os._exit(0)  # nothing is left to close, and whoever waits for our end need not wait for an interpreter's
         sys.stdout.write(json.dumps(answer(session, line)) + "\n")
         sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()
