@@ -66,11 +66,11 @@ class GpuProbe:
         now = time.monotonic()
         return GpuView((), error=answer, at=now) if isinstance(answer, GpuError) else view_from(answer, now)
 
-    def health(self, deadline: float) -> tuple[GpuHealth, ...] | GpuError:
-        """What each GPU says of its fitness, within ``deadline`` seconds. Never raises."""
+    def health(self, deadline: float, only: Sequence[int] | None = None) -> tuple[GpuHealth, ...] | GpuError:
+        """What each GPU, or those of some indices, says of its fitness, within ``deadline`` seconds. Never raises."""
         if self._asked:
             self.view(deadline)  # the answer to a question that was sent ahead comes first
-        answer = self._answer("health", deadline)
+        answer = self._answer("health", deadline, only)
         return answer if isinstance(answer, GpuError) else health_from(answer)
 
     def release(self, seconds: float) -> None:
