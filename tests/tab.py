@@ -102,7 +102,7 @@ def ask(name: str, lines: list[str], setup: str, home: str) -> Iterator[list[str
 def _ask_fish(lines: list[str], file: str, environment: dict[str, str]) -> Iterator[list[str]]:
     """fish answers without a terminal: ``complete -C`` is what its Tab key asks."""
     for line in lines:
-        words = ["fish", "--no-config", "-c", f"source {file}; complete -C $argv[1]", line]
+        words = ["fish", "-c", f"source {file}; complete -C $argv[1]", line]
         done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=SECONDS, check=True)
         yield [row.partition("\t")[0] for row in done.stdout.splitlines()]
 

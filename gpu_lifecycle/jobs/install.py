@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from gpu_lifecycle.errors import BusyError, LifecycleError, NotPermittedError, UsageError
 from gpu_lifecycle.facts import Layout, UnitName
 from gpu_lifecycle.rules.names import template_instance
+from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.system import bus, setup
-from gpu_lifecycle.system.packaged import data_file, find_data, package_dir
+from gpu_lifecycle.system.packaged import Kind, data_file, data_names, find_data, package_dir
 from gpu_lifecycle.system.placed import Outcome, Placed
 
 _UNITS = "/etc/systemd/system"
@@ -30,6 +31,14 @@ _COMMAND = "@GPU_LIFECYCLE@"
 _SYSUSERS = ("gpu-lifecycle.sysusers.conf", "/usr/local/lib/sysusers.d/gpu-lifecycle.conf")
 _TMPFILES = ("gpu-lifecycle.tmpfiles.conf", "/usr/local/lib/tmpfiles.d/gpu-lifecycle.conf")
 _CATALOG = ("gpu-lifecycle.catalog", "/usr/local/lib/systemd/catalog/gpu-lifecycle.catalog")
+
+# Where shells look for completion, and man for its pages. fish looks below /usr/local only where XDG_DATA_DIRS says so.
+_COMPLETIONS = {
+    "gpu-lifecycle.bash": "/usr/local/share/bash-completion/completions/gpu-lifecycle",
+    "_gpu-lifecycle": "/usr/local/share/zsh/site-functions/_gpu-lifecycle",
+    "gpu-lifecycle.fish": "/etc/fish/completions/gpu-lifecycle.fish",
+}
+_MAN = "/usr/local/share/man/man"
 
 _DOWN = ("inactive", "failed")  # ActiveState= of a unit that nothing of runs
 
@@ -79,7 +88,8 @@ def install(unit: UnitName, layout: Layout, *, enable: bool) -> list[str]:
     _place_unit(work)
     _place_config(work)
     for name, place in (_SYSUSERS, _TMPFILES, _CATALOG):
-        _place_shared(work, name, place)
+        _place_shared(work, "units", name, place)
+    _place_pages(work)
     if work.on_machine:
         _take_into_use(work)
         _reload(work)
@@ -104,8 +114,7 @@ def uninstall(unit: UnitName, layout: Layout) -> list[str]:
     if work.placed.ours(work.unit_place):
         _disable(work)
     _forget_runs(work)
-    for outcome, place in work.placed.drop(unit.name):
-        _took(work, outcome, place)
+    _take_back(work)
     _reload(work)
     if not work.placed.units:
         _leave(work)
@@ -155,20 +164,33 @@ def _place_config(work: _Work) -> None:
     _put(work, outcome, place)
 
 
-def _place_shared(work: _Work, name: str, place: str) -> None:
-    source = find_data("units", name)
+def _place_pages(work: _Work) -> None:
+    """Man pages and completion, told in one line: they are many, and nobody waits for them."""
+    before = len(work.touched)
+    for name in data_names("man"):
+        _place_shared(work, "man", name, f"{_MAN}{name[-1]}/{name}", quiet=True)
+    for name, place in _COMPLETIONS.items():
+        _place_shared(work, "completions", name, place, quiet=True)
+    if count := len(work.touched) - before:
+        work.say(f"wrote {show_count(count, 'file')} for man and for completion by shells")
+
+
+def _place_shared(work: _Work, kind: Kind, name: str, place: str, *, quiet: bool = False) -> None:
+    source = find_data(kind, name)
     if source is None:
         return
     with open(source, encoding="utf-8") as file:
         outcome = work.placed.put(work.unit.name, place, file.read())
-    _put(work, outcome, place)
+    _put(work, outcome, place, quiet=quiet)
     if outcome is Outcome.EDITED:
         work.say(f"kept {place}: it was edited, or is not ours (move it away and install again)")
 
 
-def _put(work: _Work, outcome: Outcome, place: str) -> None:
-    if outcome in (Outcome.WROTE, Outcome.RENEWED):
-        work.touched.add(place)
+def _put(work: _Work, outcome: Outcome, place: str, *, quiet: bool = False) -> None:
+    if outcome not in (Outcome.WROTE, Outcome.RENEWED):
+        return
+    work.touched.add(place)
+    if not quiet:
         work.say(f"{outcome} {work.layout.under(place)}")
 
 
@@ -252,11 +274,22 @@ def _refuse_running(work: _Work) -> None:
         raise BusyError(f"cannot uninstall {service}: it is {active}", hint=f"systemctl stop {service}")
 
 
-def _took(work: _Work, outcome: Outcome, place: str) -> None:
+def _take_back(work: _Work) -> None:
+    pages = 0
+    for outcome, place in work.placed.drop(work.unit.name):
+        page = outcome is Outcome.REMOVED and (place.startswith(_MAN) or place in _COMPLETIONS.values())
+        pages += page
+        _took(work, outcome, place, quiet=page)
+    if pages:
+        work.say(f"removed {show_count(pages, 'file')} for man and for completion by shells")
+
+
+def _took(work: _Work, outcome: Outcome, place: str, *, quiet: bool) -> None:
     path = work.layout.under(place)
     if outcome is Outcome.REMOVED:
         work.touched.add(place)
-        work.say(f"removed {path}")
+        if not quiet:
+            work.say(f"removed {path}")
     elif outcome is Outcome.EDITED:
         work.say(f"kept {path}: it was edited")
 

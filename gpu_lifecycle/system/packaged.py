@@ -1,4 +1,4 @@
-"""The files that come with the package: units, catalog, example configs.
+"""The files that come with the package: units, catalog, example configs, man pages, completion of shells.
 
 An installed package has them below itself (``gpu_lifecycle/data``); a checkout has them beside the package.
 """
@@ -10,7 +10,7 @@ from typing import Literal
 
 from gpu_lifecycle.errors import UnavailableError
 
-Kind = Literal["units", "config"]
+Kind = Literal["units", "config", "man", "completions"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -22,11 +22,17 @@ def package_dir() -> str:
 
 def find_data(kind: Kind, name: str) -> str | None:
     """The path of a packaged file, or None where there is no such file."""
-    for folder in (os.path.join(_PACKAGE, "data", kind), os.path.join(os.path.dirname(_PACKAGE), kind)):
-        path = os.path.join(folder, name)
-        if os.path.isfile(path):
-            return path
-    return None
+    return next((path for folder in _folders(kind) if os.path.isfile(path := os.path.join(folder, name))), None)
+
+
+def data_names(kind: Kind) -> list[str]:
+    """The names of all packaged files of a kind, in order; none where the package lacks them."""
+    return next((sorted(os.listdir(folder)) for folder in _folders(kind) if os.path.isdir(folder)), [])
+
+
+def _folders(kind: Kind) -> tuple[str, str]:
+    checkout = os.path.join(os.path.dirname(_PACKAGE), "docs" if kind == "man" else "", kind)
+    return os.path.join(_PACKAGE, "data", kind), checkout
 
 
 def data_file(kind: Kind, name: str) -> str:

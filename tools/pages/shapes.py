@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from gpu_lifecycle.facts import Level, OwnerKind, Phase, Verdict
 
@@ -116,8 +116,8 @@ class UnitGpu(TypedDict):
     """Bytes."""
     memory_used: int | None
     """Bytes."""
-    memory_own: int | None
-    """Bytes that the unit's own processes hold."""
+    memory_own: NotRequired[int | None]
+    """Bytes that the unit's own processes hold; only the daemon says it, not the hooks."""
 
 
 class Probe(TypedDict):
@@ -131,6 +131,10 @@ class Probe(TypedDict):
 class End(TypedDict):
     reason: str
     text: str
+    exit_code: NotRequired[str]
+    """How the main process ended, in systemd's words: exited, killed, dumped."""
+    exit_status: NotRequired[str]
+    """Its exit status, or the name of the signal."""
 
 
 class Systemd(TypedDict):
