@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 from functools import cache
@@ -14,6 +15,7 @@ from gpu_lifecycle.errors import Exit
 from gpu_lifecycle.rules.command_texts import MORE
 from gpu_lifecycle.rules.config_keys import KEYS, default_text
 from gpu_lifecycle.rules.events import EVENTS
+from tools.pages import bash, fish, man, zsh
 from tools.pages.commands import Command, read
 from tools.pages.mdoc import page, prose, word
 
@@ -97,6 +99,30 @@ def test_help_and_manual_say_the_same() -> None:
     for command in COMMANDS:
         if command.more:
             assert MORE[" ".join(command.words)] == command.more
+
+
+def test_a_new_command_appears_by_itself(tmp_path: Path) -> None:
+    """In every page that names commands, whatever kinds of arguments it has."""
+    top = argparse.ArgumentParser(prog="gpu-lifecycle", description="x")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+    new = commands.add_parser("brand-new", help="a new one, 100%% so", description="x")
+    new.add_argument("--every", type=float, default=2.5, metavar="SECONDS", help="between two looks (%(default)s s)")
+    new.add_argument("-c", "--colour", choices=["auto", "never"], help="what's it to be: [this], or that")
+    new.add_argument("--no-more", action=argparse.BooleanOptionalAction, help="x")
+    new.add_argument("units", nargs="*", metavar="UNIT", help="which")
+    tree = read(top)
+    made = {name: make() for name, make in man.pages(tree).items()}
+    assert "brand-new" in made["gpu-lifecycle.1"]
+    page = made["gpu-lifecycle-brand-new.1"]
+    assert "100% so" in page
+    assert "between two looks (2.5 s)" in page.replace("Between", "between")
+    for script in (bash.script(tree), zsh.script(tree), fish.script(tree)):
+        assert "brand-new" in script
+        assert "colour" in script
+    for shell, script in (("bash", bash.script(tree)), ("zsh", zsh.script(tree)), ("fish", fish.script(tree))):
+        (tmp_path / shell).write_text(script)
+        done = subprocess.run([shell, "-n", str(tmp_path / shell)], capture_output=True, text=True, timeout=30)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("text", [".Sh NAME", "'br", "a\\fB", "\\", "é \u202e", "x" * 200, 'say "no" .', "- -- .", "Ar"])

@@ -53,15 +53,20 @@ def read(parser: argparse.ArgumentParser, words: tuple[str, ...] = (), text: str
     commands: list[Command] = []
     for action in parser._actions:  # noqa: SLF001 - argparse has no other way to ask
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-            texts = {item.dest: item.help or "" for item in action._choices_actions}  # noqa: SLF001
+            texts = {item.dest: _help(parser, item) for item in action._choices_actions}  # noqa: SLF001
             commands = [read(below, (*words, name), texts[name]) for name, below in action.choices.items() if name in texts]
         elif action.help != argparse.SUPPRESS:
-            (options if action.option_strings else positionals).append(_argument(action))
+            (options if action.option_strings else positionals).append(_argument(action, _help(parser, action)))
     return Command(words, text or parser.description or "", parser.epilog or "", tuple(options), tuple(positionals),
                    tuple(commands))  # fmt: skip
 
 
-def _argument(action: argparse.Action) -> Argument:
+def _argument(action: argparse.Action, text: str) -> Argument:
     choices = tuple(str(item) for item in action.choices or ())
     metavar = "" if action.nargs == 0 else str(action.metavar or "|".join(choices) or action.dest.upper())
-    return Argument(tuple(action.option_strings), metavar, action.help or "", choices, action.nargs == "?")
+    return Argument(tuple(action.option_strings), metavar, text, choices, action.nargs == "?")
+
+
+def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    """The help of an argument, its default filled in."""
+    return parser._get_formatter()._expand_help(action) if action.help else ""  # noqa: SLF001

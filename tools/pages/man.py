@@ -119,7 +119,6 @@ def _exit_status() -> list[str]:
 
 def _sentence(text: str) -> str:
     """A help text, which begins small and has no full stop, as a sentence."""
-    text = text.replace("%%", "%")
     return f"{text[0].upper()}{text[1:].rstrip('.')}."
 
 

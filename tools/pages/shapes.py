@@ -6,9 +6,9 @@ below a field is its description in the schema.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NotRequired
 
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from gpu_lifecycle.facts import Level, OwnerKind, Phase, Verdict
 
