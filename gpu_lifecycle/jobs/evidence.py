@@ -6,6 +6,7 @@ never in the way: what cannot be had or written is left out, and said.
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import os
@@ -19,9 +20,11 @@ from typing import Any
 
 from gpu_lifecycle.facts import GpuView, Identity, Layout, UnitName
 from gpu_lifecycle.rules.build_locks import places, suspects
+from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.text import printable, redact
 from gpu_lifecycle.system.build_locks import find
 from gpu_lifecycle.system.files import write_evidence
+from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.patience import Patience
 from gpu_lifecycle.system.procfs import Proc
 from gpu_lifecycle.system.threads import look_closely
@@ -155,3 +158,15 @@ def _stack(program: str, pid: int, seconds: float) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"process {pid}: {error}\n"
     return f"process {pid}:\n" + (done.stdout or done.stderr).decode("utf-8", "backslashreplace")
+
+
+async def keep(evidence: Evidence, scene: Scene, journal: Journal) -> None:
+    """Gathers in a thread and tells where it is, or why there is none."""
+    try:
+        folder, locks = await asyncio.to_thread(evidence.gather, scene)
+    except OSError as error:
+        journal.tell(Event("sight-partial", f"no evidence of this is kept: {error}"))
+        return
+    journal.tell(Event("evidence-kept", f"evidence of this is kept in {folder}"))
+    if locks:
+        journal.tell(Event("build-locked", f"the load may have waited for a lock: {locks}"))

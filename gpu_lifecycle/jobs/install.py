@@ -19,7 +19,7 @@ from gpu_lifecycle.facts import Layout, UnitName
 from gpu_lifecycle.rules.names import template_instance
 from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.system import bus, setup
-from gpu_lifecycle.system.packaged import Kind, data_file, data_names, find_data, package_dir
+from gpu_lifecycle.system.packaged import Kind, data_file, find_data, is_page, package_dir, pages
 from gpu_lifecycle.system.placed import Outcome, Placed
 
 _UNITS = "/etc/systemd/system"
@@ -31,14 +31,6 @@ _COMMAND = "@GPU_LIFECYCLE@"
 _SYSUSERS = ("gpu-lifecycle.sysusers.conf", "/usr/local/lib/sysusers.d/gpu-lifecycle.conf")
 _TMPFILES = ("gpu-lifecycle.tmpfiles.conf", "/usr/local/lib/tmpfiles.d/gpu-lifecycle.conf")
 _CATALOG = ("gpu-lifecycle.catalog", "/usr/local/lib/systemd/catalog/gpu-lifecycle.catalog")
-
-# Where shells look for completion, and man for its pages. fish looks below /usr/local only where XDG_DATA_DIRS says so.
-_COMPLETIONS = {
-    "gpu-lifecycle.bash": "/usr/local/share/bash-completion/completions/gpu-lifecycle",
-    "_gpu-lifecycle": "/usr/local/share/zsh/site-functions/_gpu-lifecycle",
-    "gpu-lifecycle.fish": "/etc/fish/completions/gpu-lifecycle.fish",
-}
-_MAN = "/usr/local/share/man/man"
 
 _DOWN = ("inactive", "failed")  # ActiveState= of a unit that nothing of runs
 
@@ -72,6 +64,10 @@ class _Work:
         return f"{_UNITS}/{file}"
 
     @property
+    def shm_place(self) -> str:
+        return f"{_UNITS}/{self.unit.service}.d/gpu-lifecycle-shm.conf"
+
+    @property
     def link(self) -> str:
         return self.layout.under(_WANTS, self.unit.service)
 
@@ -87,6 +83,7 @@ def install(unit: UnitName, layout: Layout, *, enable: bool) -> list[str]:
     work = _begin(unit, layout)
     _place_unit(work)
     _place_config(work)
+    _place_shm(work)
     for name, place in (_SYSUSERS, _TMPFILES, _CATALOG):
         _place_shared(work, "units", name, place)
     _place_pages(work)
@@ -115,6 +112,7 @@ def uninstall(unit: UnitName, layout: Layout) -> list[str]:
         _disable(work)
     _forget_runs(work)
     _take_back(work)
+    _leave_drop_ins(work)
     _reload(work)
     if not work.placed.units:
         _leave(work)
@@ -164,13 +162,28 @@ def _place_config(work: _Work) -> None:
     _put(work, outcome, place)
 
 
+def _place_shm(work: _Work) -> None:
+    """A drop-in where the config gives the unit's ``/dev/shm`` another size than the unit file."""
+    from gpu_lifecycle.jobs.settings import load_config
+    from gpu_lifecycle.rules.shared_memory import DEFAULT, drop_in
+
+    size = DEFAULT
+    with _skipping(work):
+        size = str(load_config(work.layout, work.unit).server.shm_size)
+    if size != DEFAULT:
+        outcome = work.placed.put(work.unit.name, work.shm_place, drop_in(size))
+        _put(work, outcome, work.shm_place)
+        if outcome is Outcome.EDITED:
+            work.say(f"kept {work.shm_place}: it was edited (move it away and install again)")
+    elif work.placed.ours(work.shm_place):
+        _took(work, work.placed.drop_place(work.unit.name, work.shm_place), work.shm_place)
+
+
 def _place_pages(work: _Work) -> None:
     """Man pages and completion, told in one line: they are many, and nobody waits for them."""
     before = len(work.touched)
-    for name in data_names("man"):
-        _place_shared(work, "man", name, f"{_MAN}{name[-1]}/{name}", quiet=True)
-    for name, place in _COMPLETIONS.items():
-        _place_shared(work, "completions", name, place, quiet=True)
+    for kind, name, place in pages():
+        _place_shared(work, kind, name, place, quiet=True)
     if count := len(work.touched) - before:
         work.say(f"wrote {show_count(count, 'file')} for man and for completion by shells")
 
@@ -218,7 +231,7 @@ def _reload(work: _Work) -> None:
 
     Only then: on a container host a daemon-reload can take the GPUs away from running containers.
     """
-    changed = work.unit_place in work.touched
+    changed = not work.touched.isdisjoint((work.unit_place, work.shm_place))
     if not work.booted:
         if changed and work.on_machine:
             work.say("skipped daemon-reload: systemd does not run here; it reads the unit when it starts")
@@ -275,16 +288,16 @@ def _refuse_running(work: _Work) -> None:
 
 
 def _take_back(work: _Work) -> None:
-    pages = 0
+    count = 0
     for outcome, place in work.placed.drop(work.unit.name):
-        page = outcome is Outcome.REMOVED and (place.startswith(_MAN) or place in _COMPLETIONS.values())
-        pages += page
+        page = outcome is Outcome.REMOVED and is_page(place)
+        count += page
         _took(work, outcome, place, quiet=page)
-    if pages:
-        work.say(f"removed {show_count(pages, 'file')} for man and for completion by shells")
+    if count:
+        work.say(f"removed {show_count(count, 'file')} for man and for completion by shells")
 
 
-def _took(work: _Work, outcome: Outcome, place: str, *, quiet: bool) -> None:
+def _took(work: _Work, outcome: Outcome, place: str, *, quiet: bool = False) -> None:
     path = work.layout.under(place)
     if outcome is Outcome.REMOVED:
         work.touched.add(place)
@@ -306,9 +319,16 @@ def _forget_runs(work: _Work) -> None:
             work.say(f"kept {cache}: what engines stored there may be slow to get again (rm -r {cache})")
         else:
             os.rmdir(cache)
-    drop_in = layout.under(_UNITS, f"{unit.service}.d")
-    if os.path.isdir(drop_in):
-        work.say(f"kept {drop_in}: its drop-ins are a person's")
+
+
+def _leave_drop_ins(work: _Work) -> None:
+    place = os.path.dirname(work.shm_place)
+    folder = work.layout.under(place)
+    if place in work.placed.folders:
+        with contextlib.suppress(OSError):  # not empty
+            os.rmdir(folder)
+    if os.path.isdir(folder):
+        work.say(f"kept {folder}: its drop-ins are a person's")
 
 
 def _remove_tree(folder: str) -> None:

@@ -13,10 +13,10 @@ from typing import assert_never
 
 from gpu_lifecycle import __version__
 from gpu_lifecycle.errors import BlindError, BusyError, Exit, LifecycleError
-from gpu_lifecycle.facts import Gpu, Layout, Phase, UnitName
+from gpu_lifecycle.facts import Gpu, Identity, Layout, Phase, UnitName
 from gpu_lifecycle.jobs.before import Before
-from gpu_lifecycle.jobs.evidence import Evidence, Scene
-from gpu_lifecycle.jobs.kernel import KernelEar
+from gpu_lifecycle.jobs.evidence import Evidence, Scene, keep
+from gpu_lifecycle.jobs.kernel import KernelEar, KernelNews
 from gpu_lifecycle.jobs.limits import claim_or_stop, limits_for, probe_deadline
 from gpu_lifecycle.jobs.look import Looker, own_pids
 from gpu_lifecycle.jobs.output import end_output, go_on, output_of, pack_output
@@ -85,14 +85,15 @@ class Daemon:
         self.looker = Looker(config, self.proc, self.family, self.probe)
         self.gpus: tuple[Gpu, ...] = ()
         self.kernel = KernelEar(layout, journal)
+        self.news = KernelNews(self.kernel, self._advice, self._living, self.events.put_nowait)
+        self.ended: asyncio.Task[None] | None = None
         self.last: Look | None = None
         self.saved = 0.0
         self.complained = False
         self.life: Life | None = None
         self.history: deque[dict[str, object]] = deque(maxlen=HISTORY)
         self.evidence = Evidence(layout, unit, state.run, self.proc)
-        file = layout.config(unit)
-        self.before = Before(unit, state.run, file, lambda text: self.events.put_nowait(life_rules.BeforeEnded(text)))
+        self.before = Before(unit, state.run, layout.config(unit), self._before_ended)
         self.began = time.time()
         self.oom_before = 0
         self.output = output_of(unit, state.run, config.server.preset.name, handover.output if handover else None)
@@ -187,6 +188,8 @@ class Daemon:
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         self.output.rest()
         await self._stop_watching()
+        if self.ended:
+            await self.ended
         await self.looker.close()
         self.probe.close()
         await loop.shutdown_default_executor()
@@ -242,10 +245,22 @@ class Daemon:
         """The pidfd is readable: the main process has ended. Its status is taken here, once."""
         loop.remove_reader(pidfd)
         os.close(pidfd)
+        self.ended = asyncio.create_task(self._note_end())
+
+    async def _note_end(self) -> None:
         assert self.engine
-        self._hear()  # the reason before the end
+        await self.news.hear()  # the reason before the end
         oom = self.family.oom_kills() - self.oom_before
         self.events.put_nowait(life_rules.EngineExited(self.engine.wait(), oom, self.output.words))
+
+    def _before_ended(self, text: str) -> None:
+        self.events.put_nowait(life_rules.BeforeEnded(text))
+
+    async def _advice(self) -> dict[str, int]:
+        return await self.looker.recovery_actions()  # of the looker that there is now
+
+    def _living(self) -> dict[int, Identity]:
+        return own_pids(self.family, self.probe) or {}
 
     async def _loop(self) -> Exit | None:
         """None: the installed code is to take over."""
@@ -295,19 +310,14 @@ class Daemon:
     async def _listen(self) -> None:
         """Reads the kernel log to the very end of the run: what broke the GPU may be said after the engine has failed."""
         while True:
-            self._hear()
+            await self.news.hear()
             await asyncio.sleep(KERNEL_INTERVAL)
-
-    def _hear(self) -> None:
-        for said in self.kernel.hear(lambda: own_pids(self.family, self.probe) or ()):
-            self.events.put_nowait(said)
 
     def _interval(self) -> float:
         assert self.life
         if self.life.phase in (Phase.READY, Phase.SUSPECT):
             return self.life.limits.interval
-        bound = self.last is not None and self.last.socket.listening
-        return WARMING_INTERVAL if bound else LOADING_INTERVAL
+        return WARMING_INTERVAL if self.last and self.last.socket.listening else LOADING_INTERVAL
 
     async def _do(self, effect: life_rules.Effect) -> None:
         match effect:
@@ -323,27 +333,18 @@ class Daemon:
                 self.before.begin(self.config.stop.before or ())
             case life_rules.Gather(why):
                 await self._gather(why)
-            case life_rules.Finish():
-                pass  # the loop sees the status in the state
+            case life_rules.Finish():  # the loop sees the status in the state
+                pass
             case _:
                 assert_never(effect)
 
     async def _gather(self, why: str) -> None:
         """Evidence, before anything is signalled. It fails nothing: a run that ends has to end."""
-        living = own_pids(self.family, self.probe) or {}
+        living = self._living()
         environment = dict(os.environ) | self.config.server.environment
         since = None if self.life and self.life.was_ready else self.began
-        scene = Scene(
-            why, living, self.looker.view, self.history, self.output.tail(), self.config.server.command[0], environment, since
-        )
-        try:
-            folder, locks = await asyncio.to_thread(self.evidence.gather, scene)
-        except OSError as error:
-            self.journal.tell(Event("sight-partial", f"no evidence of this is kept: {error}"))
-            return
-        self.journal.tell(Event("evidence-kept", f"evidence of this is kept in {folder}"))
-        if locks:
-            self.journal.tell(Event("build-locked", f"the load may have waited for a lock: {locks}"))
+        known = (why, living, self.looker.view, self.history, self.output.tail(), self.config.server.command[0])
+        await keep(self.evidence, Scene(*known, environment, since), self.journal)
 
     def _children(self) -> set[int]:
         """Whose end is waited for elsewhere."""
@@ -354,8 +355,7 @@ class Daemon:
             self.engine.send_signal(signal.SIGTERM)  # our own unreaped child: its pid cannot mean another process
 
     def _signal_all(self, number: signal.Signals) -> None:
-        living = own_pids(self.family, self.probe) or {}
-        for refused in self.family.signal(living.values(), number):
+        for refused in self.family.signal(self._living().values(), number):
             self.journal.tell(Event("sight-partial", refused))
 
     def _save(self, *, changed: bool) -> None:
@@ -366,9 +366,8 @@ class Daemon:
         if not changed and now - self.saved < 5.0:
             return
         self.saved = now
-        complaint = self.state.save(
-            self.life.phase, self.life.text, **state_fields(self.life, self.last, self.looker.view, self.gpus)
-        )
+        fields = state_fields(self.life, self.last, self.looker.view, self.gpus)
+        complaint = self.state.save(self.life.phase, self.life.text, **fields)
         if complaint and not self.complained:
             self.complained = True
             self.journal.tell(Event("sight-partial", f"the state file is not kept: {complaint}"))
@@ -385,9 +384,10 @@ class Daemon:
         await self._stop_watching()
         self.kernel.close()
         await self.before.close()
-        if self.reloading:
-            self.reloading.cancel()
-            await asyncio.wait({self.reloading})
+        for task in (self.reloading, self.ended):
+            if task:
+                task.cancel()
+                await asyncio.wait({task})
         for number in SIGNALS:
             loop.remove_signal_handler(number)
         await self.looker.close()

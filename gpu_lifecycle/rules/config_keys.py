@@ -25,6 +25,7 @@ class Kind(StrEnum):
     FLAG = "true or false"
     DURATION = "duration"
     SIZE = "size in memory"
+    SIZE_OR_SHARE = 'size in memory, or a share of all such as "50%"'
     SIZE_OR_AUTO = 'size in memory, or "auto"'
     TEXTS = "list of texts"
     COMMAND = "list of texts, the first an absolute path"
@@ -91,6 +92,11 @@ KEYS: dict[str, dict[str, About]] = {
             "Variables for the server, added to what systemd gives the unit (Environment=).",
             "none",
             'HF_HUB_OFFLINE = "1"',
+        ),
+        "shm_size": About(
+            Kind.SIZE_OR_SHARE,
+            "Size of the unit's own /dev/shm, over which the workers pass tensors. Holds after gpu-lifecycle install UNIT and a"
+            " restart.",
         ),
     },
     "gpus": {
@@ -173,7 +179,7 @@ def written(section: str, key: str, value: Any) -> str:
     kind = KEYS[section][key].kind
     if kind is Kind.DURATION:
         return toml_duration(value)
-    if kind in (Kind.SIZE, Kind.SIZE_OR_AUTO) and not isinstance(value, str):
+    if kind in (Kind.SIZE, Kind.SIZE_OR_SHARE, Kind.SIZE_OR_AUTO) and not isinstance(value, str):
         return toml_size(value)
     return toml_value(value)
 

@@ -190,7 +190,8 @@ def _head(example: Example, unit: str) -> list[str]:
 
 def _section(section: str, engine: str) -> str:
     lines = ["", *_comment(SECTION_TEXTS[section]), f"[{section}]"]
-    for key, about in KEYS[section].items():
+    # a table comes last: all that follows its name belongs to it
+    for key, about in sorted(KEYS[section].items(), key=lambda item: item[1].kind is Kind.VARIABLES):
         lines += _key(section, key, about, engine)
     return "\n".join(lines) + "\n"
 

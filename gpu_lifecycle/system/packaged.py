@@ -12,6 +12,14 @@ from gpu_lifecycle.errors import UnavailableError
 
 Kind = Literal["units", "config", "man", "completions"]
 
+# Where shells look for completion, and man for its pages. fish looks below /usr/local only where XDG_DATA_DIRS says so.
+_COMPLETIONS = {
+    "gpu-lifecycle.bash": "/usr/local/share/bash-completion/completions/gpu-lifecycle",
+    "_gpu-lifecycle": "/usr/local/share/zsh/site-functions/_gpu-lifecycle",
+    "gpu-lifecycle.fish": "/etc/fish/completions/gpu-lifecycle.fish",
+}
+_MAN = "/usr/local/share/man/man"
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -25,9 +33,16 @@ def find_data(kind: Kind, name: str) -> str | None:
     return next((path for folder in _folders(kind) if os.path.isfile(path := os.path.join(folder, name))), None)
 
 
-def data_names(kind: Kind) -> list[str]:
-    """The names of all packaged files of a kind, in order; none where the package lacks them."""
-    return next((sorted(os.listdir(folder)) for folder in _folders(kind) if os.path.isdir(folder)), [])
+def pages() -> list[tuple[Kind, str, str]]:
+    """Man pages and completion: the kind and name of each packaged file, and its place on a machine."""
+    found = next((sorted(os.listdir(folder)) for folder in _folders("man") if os.path.isdir(folder)), [])
+    manual: list[tuple[Kind, str, str]] = [("man", name, f"{_MAN}{name[-1]}/{name}") for name in found]
+    return [*manual, *(("completions", name, place) for name, place in _COMPLETIONS.items())]
+
+
+def is_page(place: str) -> bool:
+    """True for the place of a page, also of one that is packaged no more."""
+    return place.startswith(_MAN) or place in _COMPLETIONS.values()
 
 
 def _folders(kind: Kind) -> tuple[str, str]:

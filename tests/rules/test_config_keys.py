@@ -26,6 +26,7 @@ SPELLED = {
     Kind.FLAG: ("false", '"no"'),
     Kind.DURATION: ('"60min"', "60"),
     Kind.SIZE: ('"1GiB"', '"1s"'),
+    Kind.SIZE_OR_SHARE: ('"20%"', '"101%"'),
     Kind.SIZE_OR_AUTO: ('"1GiB"', "1"),
     Kind.TEXTS: ('["a"]', "[1]"),
     Kind.COMMAND: ('["/bin/y"]', '["y"]'),

@@ -32,6 +32,7 @@ _READ_BY: dict[str, dict[str, Any]] = {
     "parse_duration": _DURATION,
     "_some_time": _DURATION,
     "_some_memory": _SIZE,
+    "parse": {"anyOf": [{"type": "string", "pattern": r"^[0-9]{1,3}\s*%$"}, _SIZE]},  # of rules/shared_memory.py
     "_min_used": {"anyOf": [{"const": "auto"}, _SIZE]},
     "_engine": {"enum": list(ENGINES)},
     "_claim": {
