@@ -10,8 +10,15 @@ setup:
 demo: setup  ## the whole story on a machine without a GPU; KEEP=1 leaves the machine up
 	@$(PYTHON) -m tests.demo $(if $(KEEP),--keep) $(DEMO_ARGS)
 
+# Tests on a machine of their own mostly wait, so two workers share them, each with its machine. The others look at this very
+# process: its children, descriptors and threads.
 test: setup  ## everything, linters too; TEST_ARGS='tests/rules -x' for a part
+ifdef TEST_ARGS
 	@$(PYTHON) -m pytest $(TEST_ARGS)
+else
+	@$(PYTHON) -m pytest --ignore=tests/systemd; first=$$?; \
+	$(PYTHON) -m pytest --numprocesses=2 --dist=loadfile tests/systemd && exit $$first
+endif
 
 lint: setup
 	@$(PYTHON) -m pytest -q tests/test_house.py

@@ -6,7 +6,7 @@ A managed run leaves nothing there: its unit has a ``/dev/shm`` and a ``/tmp`` o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.facts import UnitName
@@ -31,23 +31,32 @@ if TYPE_CHECKING:
     from gpu_lifecycle.system.journal import Journal
 
 
-def clear(unit: UnitName, user: Callable[[str], str], journal: Journal, show: Callable[[str], None]) -> str:
+def clear(
+    unit: UnitName,
+    user: Callable[[str], str],
+    journal: Journal,
+    show: Callable[[str], None],
+    folders: Mapping[str, str] | None = None,
+) -> str:
     """Removes what is proven to be nobody's, and tells what stays. Never raises.
 
-    ``user`` says which user a unit runs as, and is asked only where something was found. Returns a warning about a
+    ``user`` says which user a unit runs as, and is asked only where something was found. ``folders``: the shared ones, by their
+    place the path; None: this machine's. Returns a warning about a
     ``/dev/shm`` that is nearly full, or "".
     """
     try:
-        return _clear(unit, user, journal, show)
+        return _clear(unit, user, journal, show, places(Proc()) if folders is None else folders)
     except Exception as error:  # noqa: BLE001 -- a start must not fail for what it does not need
         journal.tell(Event("remains-kept", f"left alone all files of earlier runs: {str(error) or type(error).__name__}"))
         return ""
 
 
-def _clear(unit: UnitName, user: Callable[[str], str], journal: Journal, show: Callable[[str], None]) -> str:
+def _clear(
+    unit: UnitName, user: Callable[[str], str], journal: Journal, show: Callable[[str], None], paths: Mapping[str, str]
+) -> str:
     with contextlib.ExitStack() as stack:
         folders = {}
-        for place, path in places(Proc()).items():
+        for place, path in paths.items():
             with contextlib.suppress(OSError):  # a link, or not there: nothing is to be done
                 folders[place] = stack.enter_context(Folder(place, path))
         found = [remain for folder in folders.values() for remain in folder.find()]

@@ -66,14 +66,15 @@ class GpuProbe:
         answer = self._answer("view", deadline, only)
         now = time.monotonic()
         view = GpuView((), error=answer, at=now) if isinstance(answer, GpuError) else view_from(answer, now)
-        return replace(view, error=with_versions(view.error, *self._versions())) if view.error else view
+        return replace(view, error=self._versioned(view.error)) if view.error else view
 
     def health(self, deadline: float, only: Sequence[int] | None = None) -> tuple[GpuHealth, ...] | GpuError:
         """What each GPU, or those of some indices, says of its fitness, within ``deadline`` seconds. Never raises."""
         if self._asked:
             self.view(deadline)  # the answer to a question that was sent ahead comes first
         answer = self._answer("health", deadline, only)
-        return answer if isinstance(answer, GpuError) else health_from(answer)
+        found = answer if isinstance(answer, GpuError) else health_from(answer)
+        return self._versioned(found) if isinstance(found, GpuError) else found
 
     def release(self, seconds: float) -> None:
         """Lets go of NVML, and opens it for nobody within so many seconds: somebody wants to reset a GPU, say.
@@ -151,11 +152,11 @@ class GpuProbe:
             self._asked = 0
         return self._helper
 
-    def _versions(self) -> tuple[str, str]:
-        """Of the driver in the kernel, and the file name of the library, which ends in its version; "" where not known."""
+    def _versioned(self, error: GpuError) -> GpuError:
+        """With the version of the driver in the kernel, and the file name of the library, which ends in its version."""
         if self._loaded is None:
-            return "", ""
-        return self._loaded[1].strip(), os.path.basename(os.path.realpath(self._loaded[0]))
+            return error
+        return with_versions(error, self._loaded[1].strip(), os.path.basename(os.path.realpath(self._loaded[0])))
 
     def _stamp(self, library: str) -> tuple[str, str, tuple[int, int] | None]:
         """What changes with an upgrade: the driver that the kernel runs, and the file behind the library's name."""
