@@ -313,6 +313,10 @@ def _forget_runs(work: _Work) -> None:
         if os.path.lexists(folder):
             _remove_tree(folder)
             work.say(f"removed {folder}")
+    for kept in (layout.kept_config(unit), layout.runs(unit)):
+        with contextlib.suppress(OSError):  # not there; or, the folder, not empty
+            os.unlink(kept)
+            os.rmdir(os.path.dirname(kept))
     cache = layout.under("var/cache/gpu-lifecycle", unit.name)
     with contextlib.suppress(FileNotFoundError):
         if os.listdir(cache):

@@ -214,6 +214,23 @@ def test_uninstall_removes_state_and_history_of_that_unit_only(tmp_path: Path) -
     assert (tmp_path / "var/lib/gpu-lifecycle/llama/file").exists()
 
 
+def test_uninstall_forgets_the_config_that_was_read_and_the_ids_of_runs(tmp_path: Path) -> None:
+    layout = Layout(str(tmp_path))
+    before = snapshot(tmp_path)
+    install(tmp_path)
+    for unit in (KIMI, LLAMA):
+        for path in (Path(layout.kept_config(unit)), Path(layout.runs(unit))):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("{}")
+    uninstall(tmp_path)
+    assert not Path(layout.kept_config(KIMI)).exists()
+    assert Path(layout.kept_config(LLAMA)).exists()
+    assert Path(layout.runs(LLAMA)).exists()
+    install(tmp_path, LLAMA)
+    uninstall(tmp_path, LLAMA)
+    assert set(snapshot(tmp_path)) - set(before) <= {"run", "run/gpu-lifecycle"}
+
+
 def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
     root, precious = tmp_path / "root", tmp_path / "precious"
     install(root)
