@@ -111,6 +111,15 @@ def run_uninstall(arguments: argparse.Namespace, _: Layout) -> int:
     return Exit.OK
 
 
+def run_config(arguments: argparse.Namespace, layout: Layout) -> int:
+    from gpu_lifecycle.jobs import config_file
+
+    unit = unit_name(arguments.unit) if arguments.unit else None
+    if unit is None or arguments.action == "init":
+        return config_file.init(unit, arguments.engine, arguments.output)
+    return config_file.show(unit, layout, as_json=arguments.json)
+
+
 def run_demo(arguments: argparse.Namespace, _: Layout) -> int:
     from gpu_lifecycle.jobs.demo import demo
 
@@ -121,6 +130,8 @@ def parser() -> argparse.ArgumentParser:
     """All commands with their help."""
     import argparse
 
+    from gpu_lifecycle.rules.command_texts import MORE
+
     top = argparse.ArgumentParser(
         prog="gpu-lifecycle", description="Makes systemctl start of a GPU inference server a thing one can trust."
     )
@@ -128,7 +139,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, text: str, run: Command, unit: str = "") -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=text)
+        command = commands.add_parser(name, help=text, description=text, epilog=MORE.get(name))
         command.set_defaults(run=run)
         if unit:
             command.add_argument(
@@ -154,18 +165,34 @@ def parser() -> argparse.ArgumentParser:
     serve = add("serve", "the resident daemon (the unit's main process; also in the foreground)", run_serve, "required")
     serve.add_argument("--self-test", action="store_true", help=argparse.SUPPRESS)
     hooks = add("hook", "the unit's own hooks; systemd calls them", run_hook)
-    hooks.add_argument("hook", choices=HOOKS)
-    hooks.add_argument("unit", metavar="UNIT")
+    hooks.add_argument("hook", choices=HOOKS, help="which hook")
+    hooks.add_argument("unit", metavar="UNIT", help="a managed unit, such as sglang-kimi")
     status = json_too(add("status", "state, phase, progress, last probes", run_status, "optional"))
     status.add_argument("--follow", action="store_true", help="go on until the unit is ready or has failed")
     install = add("install", "install the unit, its config example, catalog, user and folders", run_install, "required")
     install.add_argument("--root", default="/", metavar="DIR", help="install into an image below DIR")
     install.add_argument("--enable", action="store_true", help="start it at boot, too")
     uninstall = add("uninstall", "take away what install wrote, and nothing else", run_uninstall, "required")
-    uninstall.add_argument("--root", default="/", metavar="DIR")
+    uninstall.add_argument("--root", default="/", metavar="DIR", help="take it out of an image below DIR")
+    _config_commands(add("config", "write a commented config, or show the one that holds", run_config))
     demo = add("demo", "the whole story on a machine without a GPU (needs a source checkout)", run_demo)
     demo.add_argument("--keep", action="store_true", help="leave the test machine up and say how to enter it")
     return top
+
+
+def _config_commands(config: argparse.ArgumentParser) -> None:
+    from gpu_lifecycle.rules.command_texts import ENGINE_NAMES, MORE
+
+    actions = config.add_subparsers(dest="action", required=True, metavar="COMMAND")
+    text = "a commented config to begin with, on standard output"
+    init = actions.add_parser("init", help=text, description=text, epilog=MORE["config init"])
+    init.add_argument("unit", metavar="UNIT", nargs="?", help="the unit that it is for")
+    init.add_argument("--engine", choices=ENGINE_NAMES, default="sglang", help="the kind of server")
+    init.add_argument("--output", metavar="FILE", help="write it there, if there is no such file yet")
+    text = "the config that holds for a unit, and where each value comes from"
+    show = actions.add_parser("show", help=text, description=text, epilog=MORE["config show"])
+    show.add_argument("unit", metavar="UNIT", help="a managed unit, such as sglang-kimi")
+    show.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 
 def run(words: list[str]) -> int:

@@ -9,6 +9,7 @@ import pytest
 from gpu_lifecycle.rules.events import EVENTS, catalog
 from gpu_lifecycle.rules.preflight import CODES
 from gpu_lifecycle.rules.verdict import RULES
+from tools.pages import FOLDERS, pages
 
 ROOT = Path(__file__).parent.parent
 WORDS = {3: "error", 4: "warning", 5: "notice", 6: "info"}
@@ -64,6 +65,7 @@ PAGES = {
     "docs/verdicts.md": verdicts,
     "docs/events.md": events,
     "units/gpu-lifecycle.catalog": catalog,
+    **pages(),
 }
 
 
@@ -72,6 +74,13 @@ def test_page_equals_the_code(page: str) -> None:
     assert (ROOT / page).read_text(encoding="utf-8") == PAGES[page](), "stale: run make docs"
 
 
+def test_nothing_else_lies_where_pages_are_made() -> None:
+    """A page of a command that is no more would be installed for ever."""
+    found = {str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).iterdir()}
+    assert found == {page for page in PAGES if page.rpartition("/")[0] in FOLDERS}
+
+
 if __name__ == "__main__":
     for name, make in PAGES.items():
+        (ROOT / name).parent.mkdir(exist_ok=True)
         (ROOT / name).write_text(make(), encoding="utf-8")

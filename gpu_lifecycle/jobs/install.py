@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from gpu_lifecycle.errors import BusyError, LifecycleError, NotPermittedError, UsageError
 from gpu_lifecycle.facts import Layout, UnitName
 from gpu_lifecycle.rules.names import template_instance
+from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.system import bus, setup
-from gpu_lifecycle.system.packaged import data_file, find_data, package_dir
+from gpu_lifecycle.system.packaged import Kind, data_file, find_data, is_page, package_dir, pages
 from gpu_lifecycle.system.placed import Outcome, Placed
 
 _UNITS = "/etc/systemd/system"
@@ -84,7 +85,8 @@ def install(unit: UnitName, layout: Layout, *, enable: bool) -> list[str]:
     _place_config(work)
     _place_shm(work)
     for name, place in (_SYSUSERS, _TMPFILES, _CATALOG):
-        _place_shared(work, name, place)
+        _place_shared(work, "units", name, place)
+    _place_pages(work)
     if work.on_machine:
         _take_into_use(work)
         _reload(work)
@@ -109,8 +111,7 @@ def uninstall(unit: UnitName, layout: Layout) -> list[str]:
     if work.placed.ours(work.unit_place):
         _disable(work)
     _forget_runs(work)
-    for outcome, place in work.placed.drop(unit.name):
-        _took(work, outcome, place)
+    _take_back(work)
     _leave_drop_ins(work)
     _reload(work)
     if not work.placed.units:
@@ -178,20 +179,31 @@ def _place_shm(work: _Work) -> None:
         _took(work, work.placed.drop_place(work.unit.name, work.shm_place), work.shm_place)
 
 
-def _place_shared(work: _Work, name: str, place: str) -> None:
-    source = find_data("units", name)
+def _place_pages(work: _Work) -> None:
+    """Man pages and completion, told in one line: they are many, and nobody waits for them."""
+    before = len(work.touched)
+    for kind, name, place in pages():
+        _place_shared(work, kind, name, place, quiet=True)
+    if count := len(work.touched) - before:
+        work.say(f"wrote {show_count(count, 'file')} for man and for completion by shells")
+
+
+def _place_shared(work: _Work, kind: Kind, name: str, place: str, *, quiet: bool = False) -> None:
+    source = find_data(kind, name)
     if source is None:
         return
     with open(source, encoding="utf-8") as file:
         outcome = work.placed.put(work.unit.name, place, file.read())
-    _put(work, outcome, place)
+    _put(work, outcome, place, quiet=quiet)
     if outcome is Outcome.EDITED:
         work.say(f"kept {place}: it was edited, or is not ours (move it away and install again)")
 
 
-def _put(work: _Work, outcome: Outcome, place: str) -> None:
-    if outcome in (Outcome.WROTE, Outcome.RENEWED):
-        work.touched.add(place)
+def _put(work: _Work, outcome: Outcome, place: str, *, quiet: bool = False) -> None:
+    if outcome not in (Outcome.WROTE, Outcome.RENEWED):
+        return
+    work.touched.add(place)
+    if not quiet:
         work.say(f"{outcome} {work.layout.under(place)}")
 
 
@@ -275,11 +287,22 @@ def _refuse_running(work: _Work) -> None:
         raise BusyError(f"cannot uninstall {service}: it is {active}", hint=f"systemctl stop {service}")
 
 
-def _took(work: _Work, outcome: Outcome, place: str) -> None:
+def _take_back(work: _Work) -> None:
+    count = 0
+    for outcome, place in work.placed.drop(work.unit.name):
+        page = outcome is Outcome.REMOVED and is_page(place)
+        count += page
+        _took(work, outcome, place, quiet=page)
+    if count:
+        work.say(f"removed {show_count(count, 'file')} for man and for completion by shells")
+
+
+def _took(work: _Work, outcome: Outcome, place: str, *, quiet: bool = False) -> None:
     path = work.layout.under(place)
     if outcome is Outcome.REMOVED:
         work.touched.add(place)
-        work.say(f"removed {path}")
+        if not quiet:
+            work.say(f"removed {path}")
     elif outcome is Outcome.EDITED:
         work.say(f"kept {path}: it was edited")
 
@@ -290,6 +313,10 @@ def _forget_runs(work: _Work) -> None:
         if os.path.lexists(folder):
             _remove_tree(folder)
             work.say(f"removed {folder}")
+    for kept in (layout.kept_config(unit), layout.runs(unit)):
+        with contextlib.suppress(OSError):  # not there; or, the folder, not empty
+            os.unlink(kept)
+            os.rmdir(os.path.dirname(kept))
     cache = layout.under("var/cache/gpu-lifecycle", unit.name)
     with contextlib.suppress(FileNotFoundError):
         if os.listdir(cache):

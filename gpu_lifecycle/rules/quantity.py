@@ -20,6 +20,7 @@ _SECONDS = {
     "d": 86400.0, "day": 86400.0, "days": 86400.0,
 }  # fmt: skip
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+DURATION_UNITS, SIZE_UNITS = tuple(_SECONDS), tuple(_BYTES)
 _MEANT = {"k": "KiB", "m": "MiB", "g": "GiB", "t": "TiB", "b": "B"}
 
 _LONGEST = 365 * 86400.0  # a wait longer than a year is a slip of the hand

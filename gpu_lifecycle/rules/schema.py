@@ -194,6 +194,12 @@ _FILE: Any = create_model(  # type: ignore[call-overload]
 )
 
 
+def json_schema(generator: Any) -> dict[str, Any]:
+    """The JSON schema of a file, by a generator of pydantic's that knows the functions above."""
+    found: dict[str, Any] = _FILE.model_json_schema(schema_generator=generator)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Problem:
     key: Key

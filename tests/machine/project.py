@@ -25,7 +25,7 @@ Binds = list[tuple[str, str]]
 def install(disk: Disk) -> Binds:
     """Fill the disk; what is too large to copy comes as read-only mounts, which are returned."""
     disk.fresh(HOME)
-    for name in ("gpu_lifecycle", "units", "config"):
+    for name in ("gpu_lifecycle", "units", "config", "completions", "docs/man"):
         if (CHECKOUT / name).is_dir():
             disk.copy(CHECKOUT / name, f"{HOME}/src/{name}")
     source = disk.path(f"{HOME}/src/gpu_lifecycle")

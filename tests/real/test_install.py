@@ -21,6 +21,7 @@ LLAMA = UnitName("llama")
 FIRST = UnitName("gpu-lifecycle@first")
 SECOND = UnitName("gpu-lifecycle@second")
 
+CHECKOUT = Path(__file__).parents[2]
 UNIT = "etc/systemd/system/sglang-kimi.service"
 CONFIG = "etc/gpu-lifecycle/sglang-kimi.toml"
 LINK = "etc/systemd/system/multi-user.target.wants/sglang-kimi.service"
@@ -117,6 +118,34 @@ def test_shared_files_go_with_the_last_unit(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == {}
 
 
+PAGES = [
+    *(f"usr/local/share/man/man{path.name[-1]}/{path.name}" for path in sorted((CHECKOUT / "docs/man").iterdir())),
+    "etc/fish/completions/gpu-lifecycle.fish",
+    "usr/local/share/bash-completion/completions/gpu-lifecycle",
+    "usr/local/share/zsh/site-functions/_gpu-lifecycle",
+]
+
+
+def test_man_pages_and_completion_are_told_in_one_line(tmp_path: Path) -> None:
+    lines = install(tmp_path)
+    assert lines[-1] == f"wrote {len(PAGES)} files for man and for completion by shells"
+    assert [page for page in PAGES if not (tmp_path / page).is_file()] == []
+    page = tmp_path / "usr/local/share/man/man1/gpu-lifecycle.1"
+    assert page.read_text() == (CHECKOUT / "docs/man/gpu-lifecycle.1").read_text()
+    assert f"removed {len(PAGES)} files for man and for completion by shells" in uninstall(tmp_path)
+    assert snapshot(tmp_path) == {}
+
+
+@pytest.mark.parametrize("page", [PAGES[0], PAGES[-1]])
+def test_an_edited_page_stays_and_is_named(tmp_path: Path, page: str) -> None:
+    install(tmp_path)
+    path = tmp_path / page
+    text = edit(path)
+    assert [line.partition(":")[0] for line in install(tmp_path)] == [f"kept /{page}"]
+    assert f"kept {path}: it was edited" in uninstall(tmp_path)
+    assert path.read_text() == text
+
+
 def test_an_older_unit_of_ours_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path)
     monkeypatch.setattr("sys.executable", "/opt/new/bin/python")
@@ -185,6 +214,23 @@ def test_uninstall_removes_state_and_history_of_that_unit_only(tmp_path: Path) -
     assert (tmp_path / "var/lib/gpu-lifecycle/llama/file").exists()
 
 
+def test_uninstall_forgets_the_config_that_was_read_and_the_ids_of_runs(tmp_path: Path) -> None:
+    layout = Layout(str(tmp_path))
+    before = snapshot(tmp_path)
+    install(tmp_path)
+    for unit in (KIMI, LLAMA):
+        for path in (Path(layout.kept_config(unit)), Path(layout.runs(unit))):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("{}")
+    uninstall(tmp_path)
+    assert not Path(layout.kept_config(KIMI)).exists()
+    assert Path(layout.kept_config(LLAMA)).exists()
+    assert Path(layout.runs(LLAMA)).exists()
+    install(tmp_path, LLAMA)
+    uninstall(tmp_path, LLAMA)
+    assert set(snapshot(tmp_path)) - set(before) <= {"run", "run/gpu-lifecycle"}
+
+
 def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
     root, precious = tmp_path / "root", tmp_path / "precious"
     install(root)
@@ -199,7 +245,7 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
 def test_an_install_that_was_cut_short_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tmp_path / "whole"
     install(whole)
-    for cut in range(1, 8):
+    for cut in (*range(1, 8), 20, 33):
         root = tmp_path / str(cut)
         with monkeypatch.context() as patch:
             left = iter(range(cut))
@@ -215,7 +261,7 @@ def test_an_install_that_was_cut_short_is_completed(tmp_path: Path, monkeypatch:
 def test_an_uninstall_that_was_cut_short_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for cut in range(1, 4):
+    for cut in (*range(1, 4), 12, 20):
         root = tmp_path / str(cut)
         install(root)
         with monkeypatch.context() as patch:
@@ -310,7 +356,7 @@ SHM = "etc/systemd/system/sglang-kimi.service.d/gpu-lifecycle-shm.conf"
 
 def set_shm(root: Path, size: str) -> None:
     config = root / CONFIG
-    config.write_text(config.read_text().replace('shm_size = "50%"', f'shm_size = "{size}"'))
+    config.write_text(config.read_text().replace('# shm_size = "50%"', f'shm_size = "{size}"'))
 
 
 def test_the_size_of_the_units_shared_memory_comes_and_goes_with_the_config(tmp_path: Path) -> None:

@@ -1,0 +1,39 @@
+"""More on a command than its one line: for the end of its ``--help``, and its man page.
+
+One paragraph a command, by its words. A command without one says all in its line.
+"""
+
+from __future__ import annotations
+
+# Those of rules/engines.py, which takes longer to import than most commands take; a test holds them equal.
+ENGINE_NAMES = ("sglang", "vllm", "llama.cpp", "tgi", "triton", "tensorrt-llm", "ollama", "custom")
+
+MORE: dict[str, str] = {
+    "holders": "Every process that has an NVIDIA device node open or mapped, with its owner, and the verdict that a sweep for"
+    " UNIT would give it, by the name of the rule. Without UNIT: as the only managed unit would judge, or, where there are"
+    " several, as the default policy would. Nothing is signalled. As a user other than root not all can be seen, and that is"
+    " said.",
+    "gpus": "Memory that no visible process explains is shown apart: it belongs to a process of another container or host, or"
+    " to the driver. With --watch and --json each look is one document on one line.",
+    "check": "Reads the config, the command line and the model's files, looks at the GPUs and at who holds them, and prints"
+    " every finding. The exit status is that of a start: 0 where it would go through.",
+    "sweep": "Ends what earlier runs of UNIT left, and orphans, by the rules that holders shows; waits until they are gone;"
+    " and proves the memory free. What belongs to a run of UNIT that is alive is spared. Only root may sweep; --dry-run shows"
+    " what would be done.",
+    "serve": "The main process of the unit: it starts the engine, says ready when the model is resident and answers, watches"
+    " it, and ends it. By hand it stays in the foreground until it is interrupted. It ends with the status that says whether a"
+    " restart can help.",
+    "hook": "pre-start sweeps and examines the GPUs, post-stop ends survivors and proves the memory free, reload has the daemon"
+    " read its config again and become the installed code. They are for the unit file: by hand use sweep, and systemctl"
+    " reload.",
+    "status": "Without UNIT: every unit that has a config. With --follow, one line for each change, and an exit status of 0"
+    " only where the end is ready.",
+    "install": "May be repeated: it renews what it wrote, and nothing that was edited. With --root, into an image: user and"
+    " folders are then made when that boots.",
+    "uninstall": "Refuses while the unit runs. What was edited stays, and is named.",
+    "config init": "Every key stands in it with its meaning; those that are commented out keep their defaults. An output file"
+    " that is there already is never overwritten.",
+    "config show": "The values that hold, each with the line of the file that says it, or the engine's command line or"
+    " environment that it was read from, or default. Values of environment variables, and of options that name a key or a"
+    " password, are not shown.",
+}

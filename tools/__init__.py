@@ -1,0 +1,1 @@
+"""What the project needs beside its code: its set-up, and the making of pages."""
