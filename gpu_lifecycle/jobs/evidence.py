@@ -6,6 +6,7 @@ never in the way: what cannot be had or written is left out, and said.
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import os
@@ -19,9 +20,11 @@ from typing import Any
 
 from gpu_lifecycle.facts import GpuView, Identity, Layout, UnitName
 from gpu_lifecycle.rules.build_locks import places, suspects
+from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.text import printable, redact
 from gpu_lifecycle.system.build_locks import find
 from gpu_lifecycle.system.files import write_evidence
+from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.patience import Patience
 from gpu_lifecycle.system.procfs import Proc
 from gpu_lifecycle.system.threads import look_closely
@@ -46,6 +49,7 @@ class Scene:
     engine: str = ""  # the program, beside which a py-spy may lie
     environment: Mapping[str, str] = field(default_factory=dict)  # the engine's, which says where it builds
     loading_since: float | None = None  # seconds since the epoch; None: it was not loading
+    load: Mapping[str, object] = field(default_factory=dict)  # how far the load was
 
 
 @dataclass
@@ -57,6 +61,17 @@ class Evidence:
     run: str
     proc: Proc
     patience: Patience = field(default_factory=lambda: Patience(SECONDS))
+
+    async def keep(self, scene: Scene, journal: Journal) -> None:
+        """Keeps it and says where. It fails nothing: a run that ends has to end."""
+        try:
+            folder, locks = await asyncio.to_thread(self.gather, scene)
+        except OSError as error:
+            journal.tell(Event("sight-partial", f"no evidence of this is kept: {error}"))
+            return
+        journal.tell(Event("evidence-kept", f"evidence of this is kept in {folder}"))
+        if locks:
+            journal.tell(Event("build-locked", f"the load may have waited for a lock: {locks}"))
 
     def gather(self, scene: Scene) -> tuple[str, str]:
         """Keeps it; returns the folder, and what is known of locks that may have held a load up.
@@ -75,6 +90,7 @@ class Evidence:
             "run": self.run,
             "at": now.isoformat(timespec="seconds"),
             "why": printable(scene.why, 2000),
+            "load": dict(scene.load) or None,
             "processes": processes,
             "gpus": _gpus(scene.view),
             "probes": list(scene.probes),

@@ -15,14 +15,16 @@ from gpu_lifecycle import __version__
 from gpu_lifecycle.errors import BlindError, BusyError, Exit, LifecycleError
 from gpu_lifecycle.facts import Gpu, Layout, Phase, UnitName
 from gpu_lifecycle.jobs.before import Before
+from gpu_lifecycle.jobs.drain import DrainWatch
 from gpu_lifecycle.jobs.evidence import Evidence, Scene
 from gpu_lifecycle.jobs.kernel import KernelEar
 from gpu_lifecycle.jobs.limits import claim_or_stop, limits_for, probe_deadline
+from gpu_lifecycle.jobs.loads import Loads, load_fields
 from gpu_lifecycle.jobs.look import Looker, own_pids
 from gpu_lifecycle.jobs.output import end_output, go_on, output_of, pack_output
 from gpu_lifecycle.jobs.reload import Plan, prepare, replace_process
 from gpu_lifecycle.jobs.settings import unit_cgroup
-from gpu_lifecycle.jobs.state import StateFile, probe_row, state_fields
+from gpu_lifecycle.jobs.state import StateFile, probe_row
 from gpu_lifecycle.rules import lifecycle as life_rules
 from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.events import Event
@@ -85,9 +87,9 @@ class Daemon:
         self.looker = Looker(config, self.proc, self.family, self.probe)
         self.gpus: tuple[Gpu, ...] = ()
         self.kernel = KernelEar(layout, journal)
+        self.loads = Loads(layout, unit, config, self.proc, journal)
+        self.drain = DrainWatch(config, self._serves, self.events.put_nowait)
         self.last: Look | None = None
-        self.saved = 0.0
-        self.complained = False
         self.life: Life | None = None
         self.history: deque[dict[str, object]] = deque(maxlen=HISTORY)
         self.evidence = Evidence(layout, unit, state.run, self.proc)
@@ -128,7 +130,8 @@ class Daemon:
         self.gpus = gpus
         self.looker.begin(gpus)
         self.kernel.begin(gpus, self.state.kernel_log)
-        self.life = Life(limits_for(self.config, gpus, self.notifier.watchdog), budget=self.state.budget)
+        limits = limits_for(self.config, gpus, self.notifier.watchdog)
+        self.life = Life(await asyncio.to_thread(self.loads.limits, limits, gpus), budget=self.state.budget)
         await self._start_engine(loop, visible)
         return True
 
@@ -143,7 +146,8 @@ class Daemon:
         self.gpus = handover.gpus
         self.looker.begin(self.gpus)
         self.kernel.begin(handover.gpus, self.state.kernel_log, skip=False)
-        self.life = unpack(handover.life, limits_for(self.config, handover.gpus, self.notifier.watchdog))
+        limits = limits_for(self.config, handover.gpus, self.notifier.watchdog)
+        self.life = unpack(handover.life, await asyncio.to_thread(self.loads.limits, limits, handover.gpus))
         self.oom_before = handover.oom
         self.engine = Adopted(self.life.engine)
         if self.life.was_ready:
@@ -286,7 +290,8 @@ class Daemon:
                 self.last = await self.looker.look(uuids, path, probe_deadline(self.config, self.notifier.watchdog))
                 self.history.append(probe_row(self.last) | {"at": round(time.time(), 1)})
                 self.kernel.know(identity.pid for identity in self.last.alive)
-                self.events.put_nowait(life_rules.Looked(self.last, self.output.load))
+                read, doing = await self.loads.seen(self.life, self.last.alive)
+                self.events.put_nowait(life_rules.Looked(self.last, self.output.load, read, doing))
             except BlindError as error:
                 self.journal.tell(Event("sight-partial", str(error)))
             reap_adopted(self._children())
@@ -323,27 +328,23 @@ class Daemon:
                 self.before.begin(self.config.stop.before or ())
             case life_rules.Gather(why):
                 await self._gather(why)
+            case life_rules.Remember(loaded):
+                self.loads.keep(loaded)
             case life_rules.Finish():
                 pass  # the loop sees the status in the state
             case _:
                 assert_never(effect)
 
     async def _gather(self, why: str) -> None:
-        """Evidence, before anything is signalled. It fails nothing: a run that ends has to end."""
+        """Evidence, before anything is signalled."""
         living = own_pids(self.family, self.probe) or {}
         environment = dict(os.environ) | self.config.server.environment
         since = None if self.life and self.life.was_ready else self.began
+        program, load = self.config.server.command[0], load_fields(self.life)
         scene = Scene(
-            why, living, self.looker.view, self.history, self.output.tail(), self.config.server.command[0], environment, since
+            why, living, self.looker.view, self.history, self.output.tail(), program, environment, since, load
         )
-        try:
-            folder, locks = await asyncio.to_thread(self.evidence.gather, scene)
-        except OSError as error:
-            self.journal.tell(Event("sight-partial", f"no evidence of this is kept: {error}"))
-            return
-        self.journal.tell(Event("evidence-kept", f"evidence of this is kept in {folder}"))
-        if locks:
-            self.journal.tell(Event("build-locked", f"the load may have waited for a lock: {locks}"))
+        await self.evidence.keep(scene, self.journal)
 
     def _children(self) -> set[int]:
         """Whose end is waited for elsewhere."""
@@ -352,6 +353,11 @@ class Daemon:
     def _signal_main(self) -> None:
         if self.engine and self.engine.poll() is None:
             self.engine.send_signal(signal.SIGTERM)  # our own unreaped child: its pid cannot mean another process
+        if self.life and self.life.phase is Phase.DRAINING:
+            self.drain.begin()
+
+    def _serves(self) -> bool:
+        return self.looker.socket(own_pids(self.family, self.probe) or {}).ours
 
     def _signal_all(self, number: signal.Signals) -> None:
         living = own_pids(self.family, self.probe) or {}
@@ -359,19 +365,9 @@ class Daemon:
             self.journal.tell(Event("sight-partial", refused))
 
     def _save(self, *, changed: bool) -> None:
-        """Keeps the state file: at once on a change, else about as often as looks are made."""
         assert self.life
         go_on(self.output, self.life.phase, self.journal)
-        now = time.monotonic()
-        if not changed and now - self.saved < 5.0:
-            return
-        self.saved = now
-        complaint = self.state.save(
-            self.life.phase, self.life.text, **state_fields(self.life, self.last, self.looker.view, self.gpus)
-        )
-        if complaint and not self.complained:
-            self.complained = True
-            self.journal.tell(Event("sight-partial", f"the state file is not kept: {complaint}"))
+        self.state.keep(self.life, self.last, self.looker.view, self.gpus, self.journal, changed=changed)
 
     async def _stop_watching(self) -> None:
         self.probe.interrupt()
@@ -385,6 +381,8 @@ class Daemon:
         await self._stop_watching()
         self.kernel.close()
         await self.before.close()
+        await self.drain.close()
+        await self.loads.close()
         if self.reloading:
             self.reloading.cancel()
             await asyncio.wait({self.reloading})

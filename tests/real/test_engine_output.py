@@ -85,7 +85,7 @@ def test_lines_of_both_streams_with_their_fields(journald: socket.socket) -> Non
 
 def test_a_traceback_is_an_error_as_a_whole_and_of_one_stream(journald: socket.socket) -> None:
     output = Output(JournalSink(FIELDS, journald.getsockname()))
-    code = "import os\ntry:\n    open('/none')\nexcept OSError:\n    import traceback; traceback.print_exc()\nos.write(1, b'  fine')"
+    code = "import os, traceback as t\ntry: open('/none')\nexcept OSError: t.print_exc()\nos.write(1, b'  fine')"
     run(output, code, 10)
     output.close()
     found = entries(journald)
