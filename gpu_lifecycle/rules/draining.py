@@ -34,7 +34,7 @@ def _empty(life: Life, now: float) -> Result:
     fewer = life.in_flight != 0
     since = now if life.empty_since is None else life.empty_since
     life = replace(life, in_flight=0, least=0, empty_since=since)
-    if now - since < min(EMPTY, life.limits.drain / 3):
+    if now - since < max(1.0, min(EMPTY, life.limits.drain / 3)):
         life, effects = _said(life, "no request is in flight")
         return life, (*effects, Notify((_time(life, now),))) if fewer else effects
     stays = f"no request has been in flight for {show_duration(round(now - since))}, and its main process has not ended"

@@ -138,6 +138,9 @@ def test_a_stop_under_load_shows_the_requests_getting_fewer(site: Site) -> None:
     assert {3, 2, 1} <= set(counts), seen
     assert [site.machine.read(f"/run/answer-{number}") for number in (301, 502, 703)] == ["200"] * 3
     assert site.show("Result") == "success"
+    lines = site.machine.journal(UNIT, "-b", *site.since)
+    (heard,) = [line for line in lines if "Draining requests and shutting down" in str(line["MESSAGE"])]
+    assert heard["GPU_LIFECYCLE_PHASE"] == "draining"
 
 
 def test_a_drain_whose_metrics_are_silent_ends_in_time(site: Site) -> None:
