@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -75,6 +76,7 @@ def _findings(unit: UnitName, layout: Layout) -> Found:
         yield Finding(Level.ERROR, "config", error.message, error.hint, place, key), error.status
         return
     yield from _command(config, layout.config(unit))
+    yield from _shared_memory(unit, config, layout.config(unit))
     for finding in preflight(config, unit.service, os.environ):
         yield finding, Exit.CONFIG
     yield from _gpus(unit, config, layout)
@@ -118,6 +120,18 @@ def _command(config: Config, file: str) -> Found:
             Finding(Level.ERROR, "command-not-executable", f"{program} cannot be executed", f"ls -l {program}", file, key),
             Exit.CONFIG,
         )
+
+
+def _shared_memory(unit: UnitName, config: Config, file: str) -> Found:
+    from gpu_lifecycle.rules.shared_memory import judge
+    from gpu_lifecycle.system.bus import Bus
+
+    mounted = None
+    with contextlib.suppress(LifecycleError), Bus() as bus:  # that systemd does not answer is said above
+        mounted = bus.own_shm(unit.service) if bus.unit_state(unit.service).load == "loaded" else None
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # what the kernel takes a tmpfs's share of
+    for finding in judge(config.server.shm_size, memory, mounted, unit.service, unit.name, file):
+        yield finding, Exit.OK
 
 
 def _gpus(unit: UnitName, config: Config, layout: Layout) -> Found:

@@ -63,6 +63,10 @@ class _Work:
         return f"{_UNITS}/{file}"
 
     @property
+    def shm_place(self) -> str:
+        return f"{_UNITS}/{self.unit.service}.d/gpu-lifecycle-shm.conf"
+
+    @property
     def link(self) -> str:
         return self.layout.under(_WANTS, self.unit.service)
 
@@ -78,6 +82,7 @@ def install(unit: UnitName, layout: Layout, *, enable: bool) -> list[str]:
     work = _begin(unit, layout)
     _place_unit(work)
     _place_config(work)
+    _place_shm(work)
     for name, place in (_SYSUSERS, _TMPFILES, _CATALOG):
         _place_shared(work, name, place)
     if work.on_machine:
@@ -106,6 +111,7 @@ def uninstall(unit: UnitName, layout: Layout) -> list[str]:
     _forget_runs(work)
     for outcome, place in work.placed.drop(unit.name):
         _took(work, outcome, place)
+    _leave_drop_ins(work)
     _reload(work)
     if not work.placed.units:
         _leave(work)
@@ -155,6 +161,23 @@ def _place_config(work: _Work) -> None:
     _put(work, outcome, place)
 
 
+def _place_shm(work: _Work) -> None:
+    """A drop-in where the config gives the unit's ``/dev/shm`` another size than the unit file."""
+    from gpu_lifecycle.jobs.settings import load_config
+    from gpu_lifecycle.rules.shared_memory import DEFAULT, drop_in
+
+    size = DEFAULT
+    with _skipping(work):
+        size = str(load_config(work.layout, work.unit).server.shm_size)
+    if size != DEFAULT:
+        outcome = work.placed.put(work.unit.name, work.shm_place, drop_in(size))
+        _put(work, outcome, work.shm_place)
+        if outcome is Outcome.EDITED:
+            work.say(f"kept {work.shm_place}: it was edited (move it away and install again)")
+    elif work.placed.ours(work.shm_place):
+        _took(work, work.placed.drop_place(work.unit.name, work.shm_place), work.shm_place)
+
+
 def _place_shared(work: _Work, name: str, place: str) -> None:
     source = find_data("units", name)
     if source is None:
@@ -196,7 +219,7 @@ def _reload(work: _Work) -> None:
 
     Only then: on a container host a daemon-reload can take the GPUs away from running containers.
     """
-    changed = work.unit_place in work.touched
+    changed = not work.touched.isdisjoint((work.unit_place, work.shm_place))
     if not work.booted:
         if changed and work.on_machine:
             work.say("skipped daemon-reload: systemd does not run here; it reads the unit when it starts")
@@ -273,9 +296,16 @@ def _forget_runs(work: _Work) -> None:
             work.say(f"kept {cache}: what engines stored there may be slow to get again (rm -r {cache})")
         else:
             os.rmdir(cache)
-    drop_in = layout.under(_UNITS, f"{unit.service}.d")
-    if os.path.isdir(drop_in):
-        work.say(f"kept {drop_in}: its drop-ins are a person's")
+
+
+def _leave_drop_ins(work: _Work) -> None:
+    place = os.path.dirname(work.shm_place)
+    folder = work.layout.under(place)
+    if place in work.placed.folders:
+        with contextlib.suppress(OSError):  # not empty
+            os.rmdir(folder)
+    if os.path.isdir(folder):
+        work.say(f"kept {folder}: its drop-ins are a person's")
 
 
 def _remove_tree(folder: str) -> None:

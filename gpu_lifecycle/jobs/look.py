@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
 
 NVML_SECONDS = 10.0
+RECOVERY_SECONDS = 3.0
 RELEASED = 60.0
 QUICK_ANSWER = 0.5  # seconds that a look waits for the token: READY=1 is not to wait for the next look
 GENERATE_SECONDS = 120.0  # the first request may compile kernels for a minute
@@ -169,6 +170,18 @@ class Looker:
             return False
         self._known = {listener.inode: (pid, alive[pid].start_ticks)}
         return True
+
+    async def recovery_actions(self) -> dict[str, int]:
+        """What the driver wants done with each claimed GPU (nvmlDeviceGetFieldValues, by UUID), where it says so in time."""
+        loop = asyncio.get_running_loop()
+        asked = loop.run_in_executor(self.threads, self.probe.health, RECOVERY_SECONDS, self.only)
+        try:
+            async with asyncio.timeout(2 * RECOVERY_SECONDS):  # a look may be asking before it
+                found = await asked
+        except TimeoutError:
+            return {}
+        known = found if isinstance(found, tuple) else ()
+        return {item.uuid: action for item in known if (action := item.values.get("recovery")) is not None}
 
     async def close(self) -> None:
         if self.asking:

@@ -13,11 +13,11 @@ from typing import assert_never
 
 from gpu_lifecycle import __version__
 from gpu_lifecycle.errors import BlindError, BusyError, Exit, LifecycleError
-from gpu_lifecycle.facts import Gpu, Layout, Phase, UnitName
+from gpu_lifecycle.facts import Gpu, Identity, Layout, Phase, UnitName
 from gpu_lifecycle.jobs.before import Before
 from gpu_lifecycle.jobs.drain import DrainWatch
-from gpu_lifecycle.jobs.evidence import Evidence, Scene
-from gpu_lifecycle.jobs.kernel import KernelEar
+from gpu_lifecycle.jobs.evidence import Evidence, Scene, keep
+from gpu_lifecycle.jobs.kernel import KernelEar, KernelNews
 from gpu_lifecycle.jobs.limits import claim_or_stop, limits_for, probe_deadline
 from gpu_lifecycle.jobs.loads import Loads, load_fields
 from gpu_lifecycle.jobs.look import Looker, own_pids
@@ -30,8 +30,8 @@ from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.handover import Handover, pack, unpack
 from gpu_lifecycle.rules.lifecycle import Life, step
+from gpu_lifecycle.rules.pace import look_after, tick_after
 from gpu_lifecycle.rules.readiness import Look
-from gpu_lifecycle.rules.text import printable
 from gpu_lifecycle.system.cgroup import Cgroup
 from gpu_lifecycle.system.engine import Adopted, Family, become_subreaper, engine_environment, reap_adopted, start
 from gpu_lifecycle.system.gpu import GpuProbe
@@ -39,14 +39,10 @@ from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.notify import Notifier, status_line
 from gpu_lifecycle.system.procfs import Proc
 
-LOADING_INTERVAL = 0.5  # seconds between two looks at a load
-WARMING_INTERVAL = 0.2  # ... once the engine listens: READY=1 is near
-ENDING_INTERVAL = 0.1  # ... at the processes that are to end
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 HANDLED = (*SIGNALS, signal.SIGUSR1)  # each would end a program that does not handle it (yet)
 HISTORY = 60  # of the last looks, for evidence
 KERNEL_INTERVAL = 1.0  # ... at the kernel log; also at once when the engine ends
-TICK = 1.0  # at least this often time itself is an event while loading
 
 
 class Daemon:
@@ -87,14 +83,15 @@ class Daemon:
         self.looker = Looker(config, self.proc, self.family, self.probe)
         self.gpus: tuple[Gpu, ...] = ()
         self.kernel = KernelEar(layout, journal)
+        self.news = KernelNews(self.kernel, self._advice, self._living, self.events.put_nowait)
+        self.ended: asyncio.Task[None] | None = None
         self.loads = Loads(layout, unit, config, self.proc, journal)
         self.drain = DrainWatch(config, self._serves, self.events.put_nowait)
         self.last: Look | None = None
         self.life: Life | None = None
         self.history: deque[dict[str, object]] = deque(maxlen=HISTORY)
         self.evidence = Evidence(layout, unit, state.run, self.proc)
-        file = layout.config(unit)
-        self.before = Before(unit, state.run, file, lambda text: self.events.put_nowait(life_rules.BeforeEnded(text)))
+        self.before = Before(unit, state.run, layout.config(unit), self._before_ended)
         self.began = time.time()
         self.oom_before = 0
         self.output = output_of(unit, state.run, config.server.preset.name, handover.output if handover else None)
@@ -178,8 +175,7 @@ class Daemon:
 
     def _answer_reload(self, *, ok: bool, text: str) -> None:
         self.journal.tell(Event("reloaded" if ok else "reload-refused", text))
-        number = (self.state.document.get("reload") or {}).get("number", 0)
-        self.state.document["reload"] = {"number": number + 1, "ok": ok, "text": printable(text, 500)}
+        self.state.note_reload(ok=ok, text=text)
         self._save(changed=True)
 
     async def _give_way(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -191,6 +187,8 @@ class Daemon:
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         self.output.rest()
         await self._stop_watching()
+        if self.ended:
+            await self.ended
         await self.looker.close()
         self.probe.close()
         await loop.shutdown_default_executor()
@@ -246,10 +244,22 @@ class Daemon:
         """The pidfd is readable: the main process has ended. Its status is taken here, once."""
         loop.remove_reader(pidfd)
         os.close(pidfd)
+        self.ended = asyncio.create_task(self._note_end())
+
+    async def _note_end(self) -> None:
         assert self.engine
-        self._hear()  # the reason before the end
+        await self.news.hear()  # the reason before the end
         oom = self.family.oom_kills() - self.oom_before
         self.events.put_nowait(life_rules.EngineExited(self.engine.wait(), oom, self.output.words))
+
+    def _before_ended(self, text: str) -> None:
+        self.events.put_nowait(life_rules.BeforeEnded(text))
+
+    async def _advice(self) -> dict[str, int]:
+        return await self.looker.recovery_actions()  # of the looker that there is now
+
+    def _living(self) -> dict[int, Identity]:
+        return own_pids(self.family, self.probe) or {}
 
     async def _loop(self) -> Exit | None:
         """None: the installed code is to take over."""
@@ -270,9 +280,8 @@ class Daemon:
 
     async def _next_event(self) -> life_rules.LifeEvent:
         assert self.life
-        pause = ENDING_INTERVAL if self.life.stage else TICK if not self.life.was_ready else None
         try:
-            async with asyncio.timeout(pause):
+            async with asyncio.timeout(tick_after(self.life)):
                 return await self.events.get()
         except TimeoutError:
             reap_adopted(self._children())
@@ -295,24 +304,13 @@ class Daemon:
             except BlindError as error:
                 self.journal.tell(Event("sight-partial", str(error)))
             reap_adopted(self._children())
-            await asyncio.sleep(self._interval())
+            await asyncio.sleep(look_after(self.life, self.last))
 
     async def _listen(self) -> None:
         """Reads the kernel log to the very end of the run: what broke the GPU may be said after the engine has failed."""
         while True:
-            self._hear()
+            await self.news.hear()
             await asyncio.sleep(KERNEL_INTERVAL)
-
-    def _hear(self) -> None:
-        for said in self.kernel.hear(lambda: own_pids(self.family, self.probe) or ()):
-            self.events.put_nowait(said)
-
-    def _interval(self) -> float:
-        assert self.life
-        if self.life.phase in (Phase.READY, Phase.SUSPECT):
-            return self.life.limits.interval
-        bound = self.last is not None and self.last.socket.listening
-        return WARMING_INTERVAL if bound else LOADING_INTERVAL
 
     async def _do(self, effect: life_rules.Effect) -> None:
         match effect:
@@ -330,21 +328,18 @@ class Daemon:
                 await self._gather(why)
             case life_rules.Remember(loaded):
                 self.loads.keep(loaded)
-            case life_rules.Finish():
-                pass  # the loop sees the status in the state
+            case life_rules.Finish():  # the loop sees the status in the state
+                pass
             case _:
                 assert_never(effect)
 
     async def _gather(self, why: str) -> None:
         """Evidence, before anything is signalled."""
-        living = own_pids(self.family, self.probe) or {}
+        living = self._living()
         environment = dict(os.environ) | self.config.server.environment
         since = None if self.life and self.life.was_ready else self.began
-        program, load = self.config.server.command[0], load_fields(self.life)
-        scene = Scene(
-            why, living, self.looker.view, self.history, self.output.tail(), program, environment, since, load
-        )
-        await self.evidence.keep(scene, self.journal)
+        known = (why, living, self.looker.view, self.history, self.output.tail(), self.config.server.command[0])
+        await keep(self.evidence, Scene(*known, environment, since, load_fields(self.life)), self.journal)
 
     def _children(self) -> set[int]:
         """Whose end is waited for elsewhere."""
@@ -357,11 +352,10 @@ class Daemon:
             self.drain.begin()
 
     def _serves(self) -> bool:
-        return self.looker.socket(own_pids(self.family, self.probe) or {}).ours
+        return self.looker.socket(self._living()).ours
 
     def _signal_all(self, number: signal.Signals) -> None:
-        living = own_pids(self.family, self.probe) or {}
-        for refused in self.family.signal(living.values(), number):
+        for refused in self.family.signal(self._living().values(), number):
             self.journal.tell(Event("sight-partial", refused))
 
     def _save(self, *, changed: bool) -> None:
@@ -383,9 +377,10 @@ class Daemon:
         await self.before.close()
         await self.drain.close()
         await self.loads.close()
-        if self.reloading:
-            self.reloading.cancel()
-            await asyncio.wait({self.reloading})
+        for task in (self.reloading, self.ended):
+            if task:
+                task.cancel()
+                await asyncio.wait({task})
         for number in SIGNALS:
             loop.remove_signal_handler(number)
         await self.looker.close()

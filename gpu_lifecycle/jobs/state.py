@@ -14,6 +14,7 @@ from gpu_lifecycle.errors import Exit, LifecycleError
 from gpu_lifecycle.facts import Gpu, GpuView, Layout, Phase, UnitName
 from gpu_lifecycle.rules.budget import Budget, known
 from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.text import printable
 from gpu_lifecycle.system.files import read_state, write_state
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ class StateFile:
 
     def keep_budget(self, budget: Budget) -> None:
         self.document |= {"failed_starts": budget.failed, "same_failures": budget.same, "failure": budget.like}
+
+    def note_reload(self, *, ok: bool, text: str) -> None:
+        """How the last reload went, for the hook that has asked for it; counted, so that it can tell it from the one before."""
+        number = (self.document.get("reload") or {}).get("number", 0)
+        self.document["reload"] = {"number": number + 1, "ok": ok, "text": printable(text, 500)}
 
     def save(self, phase: Phase, text: str, **fields: Any) -> str:
         """Writes the document; returns "" or why it could not be written (the caller says so once and goes on)."""

@@ -11,13 +11,15 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from gpu_lifecycle.rules import engines
+from gpu_lifecycle.rules.shared_memory import DEFAULT
 
 
 @dataclass(frozen=True)
 class Server:
     """``[server]``: what to run.
 
-    ``url``, ``model``, ``draft_model`` and ``tp`` override what the command says.
+    ``url``, ``model``, ``draft_model`` and ``tp`` override what the command says. ``shm_size``: of the unit's own
+    ``/dev/shm``, in bytes or as a share of the memory (``"50%"``).
     """
 
     command: tuple[str, ...]
@@ -27,6 +29,7 @@ class Server:
     draft_model: str | None = None
     tp: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    shm_size: str | int = DEFAULT
 
     @property
     def preset(self) -> engines.Engine:

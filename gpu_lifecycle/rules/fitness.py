@@ -30,6 +30,16 @@ ACTIONS = {  # nvmlDeviceGpuRecoveryAction_t; what it says is the driver's own j
 }
 SLOW = {0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
 FABRIC_STARTING = (1, 2)  # not started, in progress
+# nvmlGpuFabricInfo_v2_t, healthMask: two bits each, 1: it is so (NVML_GPU_FABRIC_HEALTH_MASK_* of nvml.h) ...
+FABRIC_HEALTH = {
+    0: "degraded bandwidth", 2: "a route is being recovered", 4: "a route is unhealthy",
+    6: "recovering from an access time-out",
+}  # fmt: skip
+FABRIC_SETUP_SHIFT = 8  # ... and four for what is wrong with its set-up, 1: nothing
+FABRIC_SETUP = {
+    2: "wrong system GUID", 3: "wrong chassis serial number", 4: "no partition", 5: "too few NVLinks",
+    6: "incompatible firmware", 7: "invalid location", 8: "invalid state of the GPU",
+}  # fmt: skip
 DEAD = frozenset(("15", "16"))  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
 MODES = {1: "exclusive to a thread", 2: "prohibited", 3: "exclusive to one process"}
 
@@ -81,6 +91,25 @@ def _fabric(values: Values) -> Said | None:
     if state == 3 and status:
         return f"it could not join its NVSwitch fabric (NVML {status})", "systemctl status nvidia-fabricmanager; see dmesg"
     return None
+
+
+def _fabric_health(values: Values) -> Said | None:
+    mask = values.get("fabric_mask")
+    if values.get("fabric_state") != 3 or not mask:
+        return None
+    wrong = [words for shift, words in FABRIC_HEALTH.items() if mask >> shift & 3 == 1]
+    setup = mask >> FABRIC_SETUP_SHIFT & 15
+    wrong += [FABRIC_SETUP.get(setup, f"wrong set-up {setup}")] if setup > 1 else []
+    return (f"its NVSwitch fabric: {', '.join(wrong)}", "nvidia-smi -q; see the log of nvidia-fabricmanager") if wrong else None
+
+
+def _links(values: Values) -> Said | None:
+    """All of them down is how a GPU looks that is to use none, but not one that has joined a fabric."""
+    count, down = values.get("links"), values.get("links_down")
+    if not down or (down == count and values.get("fabric_state") != 3):
+        return None
+    what = "all" if down == count else f"{down}"
+    return f"{what} of its NVLinks are down", "nvidia-smi nvlink --status -i {uuid}; see dmesg"
 
 
 def _margin(values: Values) -> Said | None:
@@ -144,8 +173,8 @@ CHECKS: tuple[Check, ...] = (
           _above_zero("ecc", "{count} uncorrected memory errors since the driver is up", "if more come: nvidia-smi -q -d ECC")),
     Check("fabric", Level.ERROR, _fabric),
     Check("fabric", Level.WARN, _unlisted("fabric_state", "fabric state", (0, 1, 2, 3))),
-    Check("nvlink-down", Level.WARN,
-          _above_zero("links_down", "{count} of its NVLinks are down", "nvidia-smi nvlink --status -i {uuid}; see dmesg")),
+    Check("fabric-health", Level.WARN, _fabric_health),
+    Check("nvlink-down", Level.WARN, _links),
     Check("too-hot", Level.ERROR, _margin, Exit.TEMPFAIL),
     Check("slowed-down", Level.WARN, _clocks),
     Check("pcie-width", Level.WARN, _width),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpu_lifecycle.facts import ErrorClass, Gpu, GpuError, GpuHealth, GpuProcess, GpuView
@@ -51,6 +52,7 @@ CODES: dict[str, tuple[ErrorClass, str, str]] = {
     "garbled": (_R, "the NVML helper's answer cannot be read", "report this as a defect"),
     "no-total": (_H, "the GPU reports no memory at all", "see dmesg; reset it or reboot"),
 }
+MISMATCH = "18"  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
 
 
 def classify(code: str, text: str = "") -> GpuError:
@@ -58,6 +60,13 @@ def classify(code: str, text: str = "") -> GpuError:
     kind, meaning, cure = CODES.get(code, (ErrorClass.RETRY, "an error that this version does not know", "see dmesg"))
     detail = printable(text, 120)
     return GpuError(code, f"{meaning} (NVML {code}{': ' + detail if detail else ''})", kind, cure)
+
+
+def with_versions(error: GpuError, kernel: str, library: str) -> GpuError:
+    """An error that says which two versions do not go together; as it is where neither is known."""
+    parts = [f"the kernel runs {printable(kernel, 40)}"] if kernel else []
+    parts += [f"the library is {printable(library, 60)}"] if library else []
+    return replace(error, text=f"{error.text}; {', '.join(parts)}") if error.code == MISMATCH and parts else error
 
 
 def view_from(answer: Any, at: float) -> GpuView:

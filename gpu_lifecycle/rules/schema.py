@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, Strict, ValidationError, create_model
 
 from gpu_lifecycle.errors import ConfigError
-from gpu_lifecycle.rules import engines
+from gpu_lifecycle.rules import engines, shared_memory
 from gpu_lifecycle.rules.config import SECTIONS, Config, from_sections
 from gpu_lifecycle.rules.quantity import WrongValueError, parse_duration, parse_size, show_duration
 from gpu_lifecycle.rules.text import printable
@@ -139,6 +139,7 @@ _KINDS: dict[str, dict[str, Any]] = {
         "draft_model": _Text | None,
         "tp": _Count | None,
         "environment": Annotated[dict[str, str], PlainValidator(_environment)],
+        "shm_size": Annotated[Any, PlainValidator(shared_memory.parse)],
     },
     "gpus": {
         "claim": Annotated[Any, PlainValidator(_claim)],

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from gpu_lifecycle.facts import KernelRecord, PciAddress, XidLine
 from gpu_lifecycle.rules.claims import pci_key
@@ -18,6 +19,7 @@ from gpu_lifecycle.rules.text import printable
 from gpu_lifecycle.rules.xid_codes import CODES, LOST, RECOVERY, UNKNOWN, UNKNOWN_RECOVERY, Act, Code
 
 LINE_LIMIT = 300
+NOT_ASKED: Mapping[str, int] = MappingProxyType({})
 
 _FLAGS = re.ASCII | re.IGNORECASE | re.DOTALL
 _PCI = r"(?:PCI:)?((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)"
@@ -108,25 +110,39 @@ class KernelSays:
     events: tuple[Event, ...]
 
 
-def judge(line: XidLine, listener: Listener, recovery: int | None = None) -> KernelSays | None:
+def asks(line: XidLine, listener: Listener) -> bool:
+    """Whether the recovery action of the GPU that a line names may change what the line means for the run."""
+    gpu = _gpu(line, listener)
+    return gpu is not None and line.sequence > listener.after and line.recovery is None and not _code(line).lost
+
+
+def judge(line: XidLine, listener: Listener, actions: Mapping[str, int] = NOT_ASKED) -> KernelSays | None:
     """What a line means; None: nothing to this run (an old line, another GPU).
 
-    ``recovery`` is the GPU's recovery action, read after the line; None where it is not known. It is the truth and the
-    Xid its explanation, but for a GPU that is lost, which answers nothing that could be believed.
+    ``actions`` are the recovery actions of the GPUs that are known, by UUID, read after the line. That of its GPU is the truth
+    and the Xid its explanation, but for a GPU that is lost, which answers nothing that could be believed.
     """
     if line.sequence <= listener.after:
         return None
     if line.switch:
         return _switch(line)
-    gpu = next((gpu for gpu in listener.gpus if gpu.pci == line.pci), None)
+    gpu = _gpu(line, listener)
     if gpu is None:
         return None
-    code = LOST if line.code is None else CODES.get(line.code, UNKNOWN)
-    action = line.recovery if line.recovery is not None else recovery
+    code = _code(line)
+    action = line.recovery if line.recovery is not None else actions.get(gpu.uuid)
     act = Act.REFUSE if code.lost else _act(code, action)
     if act is Act.RESTART and not _ours(line, gpu, listener):
         act = Act.LOG
     return _say(line, gpu, code, act, action)
+
+
+def _gpu(line: XidLine, listener: Listener) -> ClaimedGpu | None:
+    return None if line.switch else next((gpu for gpu in listener.gpus if gpu.pci == line.pci), None)
+
+
+def _code(line: XidLine) -> Code:
+    return LOST if line.code is None else CODES.get(line.code, UNKNOWN)
 
 
 def few_of_each(said: Sequence[KernelSays], most: int = 8) -> list[KernelSays]:

@@ -105,6 +105,11 @@ class Bus:
         """``User=`` of a service (full name); "" where it names none: root."""
         return _text(self._get(_unit_path(unit), _SERVICE, b"User", b"s"))
 
+    def own_shm(self, unit: str) -> str:
+        """The mount options of a service's own ``/dev/shm`` (``TemporaryFileSystem=``); "" where it has none."""
+        mounts = self._get(_unit_path(unit), _SERVICE, b"TemporaryFileSystem", b"a(ss)")
+        return next((_text(options) for path, options in mounts if _text(path) == "/dev/shm"), "")  # noqa: S108 - a name
+
     def unit_of_pid(self, pid: int) -> str:
         """The unit that a process belongs to, by its cgroup; "" where systemd knows none."""
         from pystemd.dbuslib import path_decode

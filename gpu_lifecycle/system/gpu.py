@@ -15,11 +15,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from gpu_lifecycle.facts import GpuError, GpuHealth, GpuView
-from gpu_lifecycle.rules.nvml import classify, health_from, view_from
+from gpu_lifecycle.rules.nvml import classify, health_from, view_from, with_versions
 
 ANSWER_LIMIT = 1024 * 1024
 DRIVER_VERSION = "/sys/module/nvidia/version"
@@ -64,13 +65,14 @@ class GpuProbe:
         """
         answer = self._answer("view", deadline, only)
         now = time.monotonic()
-        return GpuView((), error=answer, at=now) if isinstance(answer, GpuError) else view_from(answer, now)
+        view = GpuView((), error=answer, at=now) if isinstance(answer, GpuError) else view_from(answer, now)
+        return replace(view, error=with_versions(view.error, *self._versions())) if view.error else view
 
-    def health(self, deadline: float) -> tuple[GpuHealth, ...] | GpuError:
-        """What each GPU says of its fitness, within ``deadline`` seconds. Never raises."""
+    def health(self, deadline: float, only: Sequence[int] | None = None) -> tuple[GpuHealth, ...] | GpuError:
+        """What each GPU, or those of some indices, says of its fitness, within ``deadline`` seconds. Never raises."""
         if self._asked:
             self.view(deadline)  # the answer to a question that was sent ahead comes first
-        answer = self._answer("health", deadline)
+        answer = self._answer("health", deadline, only)
         return answer if isinstance(answer, GpuError) else health_from(answer)
 
     def release(self, seconds: float) -> None:
@@ -148,6 +150,12 @@ class GpuProbe:
             self._buffer = b""
             self._asked = 0
         return self._helper
+
+    def _versions(self) -> tuple[str, str]:
+        """Of the driver in the kernel, and the file name of the library, which ends in its version; "" where not known."""
+        if self._loaded is None:
+            return "", ""
+        return self._loaded[1].strip(), os.path.basename(os.path.realpath(self._loaded[0]))
 
     def _stamp(self, library: str) -> tuple[str, str, tuple[int, int] | None]:
         """What changes with an upgrade: the driver that the kernel runs, and the file behind the library's name."""

@@ -12,10 +12,11 @@ Source of the calls: nvml.h; the binding is nvidia-ml-py, unmodified.
 from __future__ import annotations
 
 import json
+import os
 import select
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 IDLE_SECONDS = 20.0
 # Parts whose memory is the machine's own, so that NVML knows no total (the last word of their product names).
@@ -90,7 +91,15 @@ class Session:
         return [seen]
 
     def items(self) -> dict[str, Callable[[Any], int | None]]:
+        """The questions to one GPU."""
         nvml = self.nvml
+        seen: list[list[int]] = []
+
+        def links(handle: Any) -> list[int]:
+            if not seen:
+                seen.append(self.links(handle))
+            return seen[0]
+
         return {
             "recovery": lambda handle: self.field(handle, nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION),
             "ecc": lambda handle: int(nvml.nvmlDeviceGetTotalEccErrors(handle, 1, 0)),  # uncorrected, since the driver came up
@@ -99,7 +108,9 @@ class Session:
             "retired_pending": lambda handle: int(nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle)),
             "fabric_state": lambda handle: int(self.fabric(handle).state),
             "fabric_status": lambda handle: int(self.fabric(handle).status),
-            "links_down": self.links_down,
+            "fabric_mask": lambda handle: int(self.fabric(handle).healthMask),
+            "links": lambda handle: len(links(handle)),
+            "links_down": lambda handle: links(handle).count(0),
             "margin": lambda handle: int(nvml.nvmlDeviceGetMarginTemperature(handle)),
             "clocks": lambda handle: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)),
             "width": lambda handle: int(nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
@@ -121,15 +132,17 @@ class Session:
         self.nvml.nvmlDeviceGetGpuFabricInfoV(handle, self.nvml.byref(info))
         return info
 
-    def links_down(self, handle: Any) -> int | None:
-        """How many NVLinks are down beside others that are up; None where it has none, or none is in use."""
-        states = []
+    def links(self, handle: Any) -> list[int]:
+        """The state of each NVLink, 0: down. Raises what the first question raises where it has none."""
+        states: list[int] = []
         for link in range(self.nvml.NVML_NVLINK_MAX_LINKS):
             try:
                 states.append(int(self.nvml.nvmlDeviceGetNvLinkState(handle, link)))
             except (self.nvml.NVMLError_NotSupported, self.nvml.NVMLError_InvalidArgument):
+                if not states:
+                    raise
                 break
-        return states.count(0) if 1 in states else None
+        return states
 
     # What a GPU holds
 
@@ -272,7 +285,7 @@ def answer(session: Session, line: str) -> dict[str, Any]:
     return {"id": request.get("id"), **session.each(look, request.get("only"))}
 
 
-def main() -> int:
+def main() -> NoReturn:
     session = Session()
     while True:
         if not select.select([sys.stdin], [], [], IDLE_SECONDS)[0]:
@@ -281,10 +294,10 @@ def main() -> int:
         line = sys.stdin.readline()
         if not line:
             session.close()
-            return 0
+            os._exit(0)  # nothing is left to close, and whoever waits for our end need not wait for an interpreter's
         sys.stdout.write(json.dumps(answer(session, line)) + "\n")
         sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

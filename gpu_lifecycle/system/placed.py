@@ -93,12 +93,22 @@ class Placed:
         for place, entry in sorted(self.files.items()):
             if unit not in entry.units:
                 continue
-            entry.units.remove(unit)
-            if not entry.units:
-                done.append((self._take(place), place))
-                del self.files[place]
-            self.save()
+            if entry.units == [unit]:
+                done.append((self.drop_place(unit, place), place))
+            else:
+                entry.units.remove(unit)
+                self.save()
         return done
+
+    def drop_place(self, unit: str, place: str) -> Outcome:
+        """Take back one file that was placed for ``unit`` alone; one that was edited stays."""
+        outcome = self._take(place)
+        entry = self.files[place]
+        entry.units.remove(unit)
+        if not entry.units:
+            del self.files[place]
+        self.save()
+        return outcome
 
     def close(self) -> None:
         """Take away the record and every folder that was made and is empty; only after the last unit."""

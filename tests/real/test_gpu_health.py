@@ -27,6 +27,8 @@ ITEMS = {
     "retired_pending": "nvmlDeviceGetRetiredPagesPendingStatus",
     "fabric_state": "nvmlDeviceGetGpuFabricInfoV",
     "fabric_status": "nvmlDeviceGetGpuFabricInfoV",
+    "fabric_mask": "nvmlDeviceGetGpuFabricInfoV",
+    "links": "nvmlDeviceGetNvLinkState",
     "links_down": "nvmlDeviceGetNvLinkState",
     "margin": "nvmlDeviceGetMarginTemperature",
     "clocks": "nvmlDeviceGetCurrentClocksEventReasons",
@@ -37,7 +39,8 @@ ITEMS = {
 }
 WELL = {
     "recovery": 0, "ecc": 0, "remap_pending": 0, "remap_failed": 0, "retired_pending": 0, "fabric_state": 0,
-    "fabric_status": 0, "links_down": 0, "margin": 40, "clocks": 0, "width": 16, "max_width": 16, "persistence": 1,
+    "fabric_status": 0, "fabric_mask": 0, "links": 18, "links_down": 0,
+    "margin": 40, "clocks": 0, "width": 16, "max_width": 16, "persistence": 1,
     "compute": 0,
 }  # fmt: skip
 
@@ -226,3 +229,17 @@ def test_a_gpu_that_is_lost_under_an_open_session(driver: Callable[..., None], p
     driver(*(f"error {function} 15 0" for function in set(ITEMS.values())))
     found = examine(probe, ["GPU-0", "GPU-1"], lambda _: None, wait=0)
     assert [(item.uuid, int(item.status)) for item in found.unfit] == [("GPU-0", 69)]
+
+
+def test_the_version_of_a_library_that_does_not_fit_is_named(
+    driver: Callable[..., None], probe: GpuProbe, tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "lib"
+    place.mkdir()
+    shutil.copy(Path(library) / "libnvidia-ml.so.1", place / "libnvidia-ml.so.575.51.03")
+    (place / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.575.51.03")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(place))
+    driver("error nvmlInitWithFlags 18")
+    view = probe.view(LONG)
+    assert view.error
+    assert view.error.text.endswith("the library is libnvidia-ml.so.575.51.03")

@@ -303,3 +303,63 @@ def _dying(left: Iterator[int]) -> Callable[[str, str], None]:
         real(path, text)
 
     return write
+
+
+SHM = "etc/systemd/system/sglang-kimi.service.d/gpu-lifecycle-shm.conf"
+
+
+def set_shm(root: Path, size: str) -> None:
+    config = root / CONFIG
+    config.write_text(config.read_text().replace('shm_size = "50%"', f'shm_size = "{size}"'))
+
+
+def test_the_size_of_the_units_shared_memory_comes_and_goes_with_the_config(tmp_path: Path) -> None:
+    install(tmp_path)
+    before = snapshot(tmp_path)
+    assert SHM not in before
+    set_shm(tmp_path, "64GiB")
+    assert install(tmp_path) == [f"wrote {tmp_path / SHM}"]
+    assert f"size={64 << 30}\n" in (tmp_path / SHM).read_text()
+    assert install(tmp_path) == ["nothing to do"]
+    config = tmp_path / CONFIG
+    config.write_text(config.read_text().replace("64GiB", "50%"))
+    assert install(tmp_path) == [f"removed {tmp_path / SHM}"]
+    assert not (tmp_path / SHM).exists()
+
+
+def test_uninstall_takes_the_drop_in_and_keeps_a_persons(tmp_path: Path) -> None:
+    install(tmp_path)
+    set_shm(tmp_path, "64GiB")
+    install(tmp_path)
+    mine = (tmp_path / SHM).with_name("mine.conf")
+    mine.write_text("[Service]\n")
+    lines = uninstall(tmp_path)
+    assert not (tmp_path / SHM).exists()
+    assert f"kept {mine.parent}: its drop-ins are a person's" in lines
+    mine.unlink()
+
+
+def test_uninstall_leaves_no_empty_folder_of_drop_ins(tmp_path: Path) -> None:
+    install(tmp_path)
+    install(tmp_path, FIRST)  # something that stays
+    set_shm(tmp_path, "64GiB")
+    install(tmp_path)
+    uninstall(tmp_path)
+    assert not (tmp_path / SHM).parent.exists()
+
+
+def test_an_edited_drop_in_is_kept(tmp_path: Path) -> None:
+    install(tmp_path)
+    set_shm(tmp_path, "64GiB")
+    install(tmp_path)
+    text = edit(tmp_path / SHM)
+    config = tmp_path / CONFIG
+    config.write_text(config.read_text().replace("64GiB", "32GiB"))
+    assert any("it was edited" in line for line in install(tmp_path))
+    assert (tmp_path / SHM).read_text() == text
+
+
+def test_a_config_that_cannot_be_read_is_said_and_the_rest_installed(tmp_path: Path) -> None:
+    install(tmp_path)
+    (tmp_path / CONFIG).write_text("[server\n")
+    assert any(line.startswith("skipped: ") for line in install(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_lifecycle.facts import ErrorClass, GpuProcess
-from gpu_lifecycle.rules.nvml import CODES, classify, view_from
+from gpu_lifecycle.rules.nvml import CODES, classify, view_from, with_versions
 
 GOOD: dict[str, Any] = {
     "index": 1, "uuid": "GPU-1", "name": "H200", "pci": "00000000:01:00.0", "minor": 3, "total": 80, "used": 7,
@@ -124,3 +125,17 @@ def test_nothing_malformed_becomes_a_figure(answer: Any) -> None:
             assert gpu.total
             assert gpu.index == seen["index"]
             assert gpu.processes is None or len(gpu.processes) == len(seen["processes"])
+
+
+@pytest.mark.parametrize(
+    ("code", "kernel", "library", "tail"),
+    [
+        ("18", "570.86\n", "libnvidia-ml.so.575.51", "; the kernel runs 570.86\\x0a, the library is libnvidia-ml.so.575.51"),
+        ("18", "", "libnvidia-ml.so.575.51", "; the library is libnvidia-ml.so.575.51"),
+        ("18", "", "", ""),
+        ("9", "570.86", "libnvidia-ml.so.575.51", ""),
+    ],
+)
+def test_the_versions_that_do_not_go_together_are_named(code: str, kernel: str, library: str, tail: str) -> None:
+    error = classify(code)
+    assert with_versions(error, kernel, library) == replace(error, text=error.text + tail)

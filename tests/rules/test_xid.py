@@ -30,7 +30,7 @@ def line(text: str, sequence: int = 7) -> XidLine:
 
 
 def act(text: str, listener: Listener = LISTENER, recovery: int | None = None) -> Act | None:
-    says = judge(line(text), listener, recovery)
+    says = judge(line(text), listener, {} if recovery is None else dict.fromkeys((gpu.uuid for gpu in listener.gpus), recovery))
     return says.act if says else None
 
 
@@ -234,7 +234,8 @@ def test_softened_refusal_of_another_process_is_logged() -> None:
 @pytest.mark.parametrize("number", RECOVERY)
 def test_the_line_that_names_the_recovery_action(number: int) -> None:
     action = RECOVERY[number]
-    says = judge(line(xid(154, f", GPU recovery action changed from 0x0 (None) to {number:#x} ({action.words})")), LISTENER, 0)
+    changed = f", GPU recovery action changed from 0x0 (None) to {number:#x} ({action.words})"
+    says = judge(line(xid(154, changed)), LISTENER, {gpu.uuid: 0 for gpu in LISTENER.gpus})
     assert says is not None
     assert says.act is action.act
     assert action.words in says.text

@@ -93,6 +93,7 @@ def test_an_error_of_the_engines_restarts_the_unit(site: Site, log: Log, code: i
 @pytest.mark.parametrize("text", [xid(48), xid(64), xid(79), xid(95), xid(119), LOST], ids=lambda text: text[-40:])
 def test_a_broken_gpu_is_an_end_that_is_not_restarted(site: Site, log: Log, text: str) -> None:
     site.start()
+    site.machine.nvml.set("error nvmlDeviceGetFieldValues 3")  # a driver too old to say what it wants done
     log.write(text)
     site.wait_state("failed")
     assert site.show("ExecMainStatus") == "69"
@@ -119,6 +120,26 @@ def test_the_recovery_action_names_what_to_do(site: Site, log: Log) -> None:
     site.wait_state("failed")
     assert site.show("ExecMainStatus") == "69"
     assert "reboot the machine" in site.messages("gpu-unfit")
+
+
+@pytest.mark.parametrize(("code", "action", "state"), [(48, 0, "active"), (31, 2, "failed"), (48, 1, "failed")])
+def test_the_drivers_own_advice_decides(site: Site, log: Log, code: int, action: int, state: str) -> None:
+    """By the catalog Xid 48 wants a reset and Xid 31 does not; what the driver asks for afterwards is the truth."""
+    site.start()
+    site.machine.nvml.set(f"health 3 recovery {action}")
+    log.write(xid(code))
+    restarts = "1" if state == "active" else "0"
+    site.machine.wait(lambda: (site.state(), site.show("NRestarts")) == (state, restarts), 40, "the end, or the next run")
+    assert f"recovery action {action}" in site.messages("xid-seen")
+
+
+def test_an_nvml_that_hangs_leaves_the_catalog(site: Site, log: Log) -> None:
+    site.start()
+    site.machine.nvml.set("delay nvmlDeviceGetFieldValues 600000")
+    log.write(xid(48))
+    site.wait_state("failed", timeout=60)
+    assert site.show("ExecMainStatus") == "69"
+    assert "nvidia-smi --gpu-reset" in site.messages("gpu-unfit")
 
 
 def test_what_is_not_ours_changes_nothing(site: Site, log: Log) -> None:

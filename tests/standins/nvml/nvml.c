@@ -421,7 +421,9 @@ struct fabric { unsigned version; unsigned char cluster[16]; int status; unsigne
 DEVICE(nvmlDeviceGetGpuFabricInfoV, (struct handle *handle, struct fabric *out), {
     out->status = (int)gpu->health[FABRIC_STATUS];
     out->state = (unsigned char)gpu->health[FABRIC_STATE];
-    out->clique = out->mask = 0;
+    out->clique = 0;
+    if (out->version >> 24 >= 2) /* nvmlGpuFabricInfo_v1 ends before it */
+        out->mask = (unsigned)gpu->health[FABRIC_MASK];
 })
 
 struct temperature { unsigned version, sensor; int degrees; };

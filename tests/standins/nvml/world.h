@@ -10,11 +10,11 @@
 
 /* `health GPU KEY VALUE`, in this order; a GPU starts with DEFAULTS. */
 #define HEALTH_KEYS \
-    "recovery", "ecc", "remap_pending", "remap_failed", "retired_pending", "fabric_state", "fabric_status", "links", \
+    "recovery", "ecc", "remap_pending", "remap_failed", "retired_pending", "fabric_state", "fabric_status", "fabric_mask", "links", \
     "links_down", "margin", "clocks", "width", "max_width", "persistence", "compute"
-#define HEALTH_DEFAULTS {0, 0, 0, 0, 0, 0, 0, 18, 0, 40, 0, 16, 16, 1, 0}
+#define HEALTH_DEFAULTS {0, 0, 0, 0, 0, 0, 0, 0, 18, 0, 40, 0, 16, 16, 1, 0}
 enum health {
-    RECOVERY, ECC, REMAP_PENDING, REMAP_FAILED, RETIRED_PENDING, FABRIC_STATE, FABRIC_STATUS, LINKS, LINKS_DOWN, MARGIN,
+    RECOVERY, ECC, REMAP_PENDING, REMAP_FAILED, RETIRED_PENDING, FABRIC_STATE, FABRIC_STATUS, FABRIC_MASK, LINKS, LINKS_DOWN, MARGIN,
     CLOCKS, WIDTH, MAX_WIDTH, PERSISTENCE, COMPUTE, HEALTH_COUNT
 };
 
