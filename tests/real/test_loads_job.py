@@ -132,6 +132,32 @@ def test_a_full_disk_is_told_once(tmp_path: Path) -> None:
     assert done.stderr.count("No space left on device") == 1
 
 
+HUNG = """
+import os, sys, time
+from pathlib import Path
+from tests.real.test_loads_job import learn, loads
+began = time.monotonic()
+count = learn(loads(Path(sys.argv[1])), 2)
+print(count, time.monotonic() - began < 20, flush=True)
+os.kill(int(sys.argv[2]), 9)  # a thread that waits for what a server has taken ends only with that
+"""
+
+
+def test_a_disk_that_hangs_is_told_once_and_not_waited_for(tmp_path: Path) -> None:
+    file(tmp_path).parent.parent.mkdir(parents=True)
+    script = '"$2" "$4" serve "$5" & server=$!; sleep 1; exec timeout -s KILL 60 "$2" -c "$3" "$1" $server'
+    fuse = Path(__file__).parents[1] / "standins/stuck_fuse.py"
+    words = [str(tmp_path), sys.executable, HUNG, str(fuse), str(file(tmp_path).parent)]
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script, "sh", *words], capture_output=True, text=True, check=False, timeout=90
+    )
+    if "PermissionError" in done.stderr or "No such file" in done.stderr or "unshare" in done.stderr:
+        pytest.skip("this machine allows no FUSE mounts in a user namespace")
+    assert done.stdout == "0 True\n", done.stderr
+    assert done.stderr.count("its disk does not answer") == 1
+    assert done.stderr.count("\n") == 1
+
+
 def test_it_is_whole_at_any_moment(tmp_path: Path) -> None:
     code = "import sys; from pathlib import Path; from tests.real.test_loads_job import *; learn(loads(Path(sys.argv[1])), 40)"
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) as one:
