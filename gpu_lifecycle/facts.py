@@ -67,6 +67,10 @@ class Layout:
     def var_dir(self, unit: UnitName) -> str:
         return self.under("var/lib/gpu-lifecycle", unit.name)
 
+    def loads(self, unit: UnitName) -> str:
+        """How the unit's last loads went."""
+        return self.under("var/lib/gpu-lifecycle", unit.name, "loads.json")
+
 
 class Verdict(StrEnum):
     """What is to happen to one holder."""

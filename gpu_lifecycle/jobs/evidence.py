@@ -49,6 +49,7 @@ class Scene:
     engine: str = ""  # the program, beside which a py-spy may lie
     environment: Mapping[str, str] = field(default_factory=dict)  # the engine's, which says where it builds
     loading_since: float | None = None  # seconds since the epoch; None: it was not loading
+    load: Mapping[str, object] = field(default_factory=dict)  # how far the load was
 
 
 @dataclass
@@ -78,6 +79,7 @@ class Evidence:
             "run": self.run,
             "at": now.isoformat(timespec="seconds"),
             "why": printable(scene.why, 2000),
+            "load": dict(scene.load) or None,
             "processes": processes,
             "gpus": _gpus(scene.view),
             "probes": list(scene.probes),

@@ -15,21 +15,23 @@ from gpu_lifecycle import __version__
 from gpu_lifecycle.errors import BlindError, BusyError, Exit, LifecycleError
 from gpu_lifecycle.facts import Gpu, Identity, Layout, Phase, UnitName
 from gpu_lifecycle.jobs.before import Before
+from gpu_lifecycle.jobs.drain import DrainWatch
 from gpu_lifecycle.jobs.evidence import Evidence, Scene, keep
 from gpu_lifecycle.jobs.kernel import KernelEar, KernelNews
 from gpu_lifecycle.jobs.limits import claim_or_stop, limits_for, probe_deadline
+from gpu_lifecycle.jobs.loads import Loads, load_fields
 from gpu_lifecycle.jobs.look import Looker, own_pids
 from gpu_lifecycle.jobs.output import end_output, go_on, output_of, pack_output
 from gpu_lifecycle.jobs.reload import Plan, prepare, replace_process
 from gpu_lifecycle.jobs.settings import unit_cgroup
-from gpu_lifecycle.jobs.state import StateFile, probe_row, state_fields
+from gpu_lifecycle.jobs.state import StateFile, probe_row
 from gpu_lifecycle.rules import lifecycle as life_rules
 from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.handover import Handover, pack, unpack
 from gpu_lifecycle.rules.lifecycle import Life, step
+from gpu_lifecycle.rules.pace import look_after, tick_after
 from gpu_lifecycle.rules.readiness import Look
-from gpu_lifecycle.rules.text import printable
 from gpu_lifecycle.system.cgroup import Cgroup
 from gpu_lifecycle.system.engine import Adopted, Family, become_subreaper, engine_environment, reap_adopted, start
 from gpu_lifecycle.system.gpu import GpuProbe
@@ -37,14 +39,10 @@ from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.notify import Notifier, status_line
 from gpu_lifecycle.system.procfs import Proc
 
-LOADING_INTERVAL = 0.5  # seconds between two looks at a load
-WARMING_INTERVAL = 0.2  # ... once the engine listens: READY=1 is near
-ENDING_INTERVAL = 0.1  # ... at the processes that are to end
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 HANDLED = (*SIGNALS, signal.SIGUSR1)  # each would end a program that does not handle it (yet)
 HISTORY = 60  # of the last looks, for evidence
 KERNEL_INTERVAL = 1.0  # ... at the kernel log; also at once when the engine ends
-TICK = 1.0  # at least this often time itself is an event while loading
 
 
 class Daemon:
@@ -87,9 +85,9 @@ class Daemon:
         self.kernel = KernelEar(layout, journal)
         self.news = KernelNews(self.kernel, self._advice, self._living, self.events.put_nowait)
         self.ended: asyncio.Task[None] | None = None
+        self.loads = Loads(layout, unit, config, self.proc, journal)
+        self.drain = DrainWatch(config, self._serves, self.events.put_nowait)
         self.last: Look | None = None
-        self.saved = 0.0
-        self.complained = False
         self.life: Life | None = None
         self.history: deque[dict[str, object]] = deque(maxlen=HISTORY)
         self.evidence = Evidence(layout, unit, state.run, self.proc)
@@ -129,7 +127,8 @@ class Daemon:
         self.gpus = gpus
         self.looker.begin(gpus)
         self.kernel.begin(gpus, self.state.kernel_log)
-        self.life = Life(limits_for(self.config, gpus, self.notifier.watchdog), budget=self.state.budget)
+        limits = limits_for(self.config, gpus, self.notifier.watchdog)
+        self.life = Life(await asyncio.to_thread(self.loads.limits, limits, gpus), budget=self.state.budget)
         await self._start_engine(loop, visible)
         return True
 
@@ -144,7 +143,8 @@ class Daemon:
         self.gpus = handover.gpus
         self.looker.begin(self.gpus)
         self.kernel.begin(handover.gpus, self.state.kernel_log, skip=False)
-        self.life = unpack(handover.life, limits_for(self.config, handover.gpus, self.notifier.watchdog))
+        limits = limits_for(self.config, handover.gpus, self.notifier.watchdog)
+        self.life = unpack(handover.life, await asyncio.to_thread(self.loads.limits, limits, handover.gpus))
         self.oom_before = handover.oom
         self.engine = Adopted(self.life.engine)
         if self.life.was_ready:
@@ -175,8 +175,7 @@ class Daemon:
 
     def _answer_reload(self, *, ok: bool, text: str) -> None:
         self.journal.tell(Event("reloaded" if ok else "reload-refused", text))
-        number = (self.state.document.get("reload") or {}).get("number", 0)
-        self.state.document["reload"] = {"number": number + 1, "ok": ok, "text": printable(text, 500)}
+        self.state.note_reload(ok=ok, text=text)
         self._save(changed=True)
 
     async def _give_way(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -281,9 +280,8 @@ class Daemon:
 
     async def _next_event(self) -> life_rules.LifeEvent:
         assert self.life
-        pause = ENDING_INTERVAL if self.life.stage else TICK if not self.life.was_ready else None
         try:
-            async with asyncio.timeout(pause):
+            async with asyncio.timeout(tick_after(self.life)):
                 return await self.events.get()
         except TimeoutError:
             reap_adopted(self._children())
@@ -301,23 +299,18 @@ class Daemon:
                 self.last = await self.looker.look(uuids, path, probe_deadline(self.config, self.notifier.watchdog))
                 self.history.append(probe_row(self.last) | {"at": round(time.time(), 1)})
                 self.kernel.know(identity.pid for identity in self.last.alive)
-                self.events.put_nowait(life_rules.Looked(self.last, self.output.load))
+                read, doing = await self.loads.seen(self.life, self.last.alive)
+                self.events.put_nowait(life_rules.Looked(self.last, self.output.load, read, doing))
             except BlindError as error:
                 self.journal.tell(Event("sight-partial", str(error)))
             reap_adopted(self._children())
-            await asyncio.sleep(self._interval())
+            await asyncio.sleep(look_after(self.life, self.last))
 
     async def _listen(self) -> None:
         """Reads the kernel log to the very end of the run: what broke the GPU may be said after the engine has failed."""
         while True:
             await self.news.hear()
             await asyncio.sleep(KERNEL_INTERVAL)
-
-    def _interval(self) -> float:
-        assert self.life
-        if self.life.phase in (Phase.READY, Phase.SUSPECT):
-            return self.life.limits.interval
-        return WARMING_INTERVAL if self.last and self.last.socket.listening else LOADING_INTERVAL
 
     async def _do(self, effect: life_rules.Effect) -> None:
         match effect:
@@ -333,18 +326,20 @@ class Daemon:
                 self.before.begin(self.config.stop.before or ())
             case life_rules.Gather(why):
                 await self._gather(why)
+            case life_rules.Remember(loaded):
+                self.loads.keep(loaded)
             case life_rules.Finish():  # the loop sees the status in the state
                 pass
             case _:
                 assert_never(effect)
 
     async def _gather(self, why: str) -> None:
-        """Evidence, before anything is signalled. It fails nothing: a run that ends has to end."""
+        """Evidence, before anything is signalled."""
         living = self._living()
         environment = dict(os.environ) | self.config.server.environment
         since = None if self.life and self.life.was_ready else self.began
         known = (why, living, self.looker.view, self.history, self.output.tail(), self.config.server.command[0])
-        await keep(self.evidence, Scene(*known, environment, since), self.journal)
+        await keep(self.evidence, Scene(*known, environment, since, load_fields(self.life)), self.journal)
 
     def _children(self) -> set[int]:
         """Whose end is waited for elsewhere."""
@@ -353,24 +348,20 @@ class Daemon:
     def _signal_main(self) -> None:
         if self.engine and self.engine.poll() is None:
             self.engine.send_signal(signal.SIGTERM)  # our own unreaped child: its pid cannot mean another process
+        if self.life and self.life.phase is Phase.DRAINING:
+            self.drain.begin()
+
+    def _serves(self) -> bool:
+        return self.looker.socket(self._living()).ours
 
     def _signal_all(self, number: signal.Signals) -> None:
         for refused in self.family.signal(self._living().values(), number):
             self.journal.tell(Event("sight-partial", refused))
 
     def _save(self, *, changed: bool) -> None:
-        """Keeps the state file: at once on a change, else about as often as looks are made."""
         assert self.life
         go_on(self.output, self.life.phase, self.journal)
-        now = time.monotonic()
-        if not changed and now - self.saved < 5.0:
-            return
-        self.saved = now
-        fields = state_fields(self.life, self.last, self.looker.view, self.gpus)
-        complaint = self.state.save(self.life.phase, self.life.text, **fields)
-        if complaint and not self.complained:
-            self.complained = True
-            self.journal.tell(Event("sight-partial", f"the state file is not kept: {complaint}"))
+        self.state.keep(self.life, self.last, self.looker.view, self.gpus, self.journal, changed=changed)
 
     async def _stop_watching(self) -> None:
         self.probe.interrupt()
@@ -384,6 +375,8 @@ class Daemon:
         await self._stop_watching()
         self.kernel.close()
         await self.before.close()
+        await self.drain.close()
+        await self.loads.close()
         for task in (self.reloading, self.ended):
             if task:
                 task.cancel()

@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Any
 from gpu_lifecycle.errors import Exit, LifecycleError
 from gpu_lifecycle.facts import Gpu, GpuView, Layout, Phase, UnitName
 from gpu_lifecycle.rules.budget import Budget, known
+from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.text import printable
 from gpu_lifecycle.system.files import read_state, write_state
 
 if TYPE_CHECKING:
     from gpu_lifecycle.rules.lifecycle import Life
     from gpu_lifecycle.rules.readiness import Look
+    from gpu_lifecycle.system.journal import Journal
 
 SCHEMA = 1
+KEEP_EVERY = 5.0  # seconds
 
 
 @dataclass
@@ -31,6 +35,8 @@ class StateFile:
     run: str = ""
     document: dict[str, Any] = field(default_factory=dict)
     complaint: str = ""
+    kept: float = 0.0  # when a run has saved it, seconds on the monotonic clock
+    complained: bool = False
 
     @classmethod
     def load(cls, layout: Layout, unit: UnitName, run: str = "") -> StateFile:
@@ -69,6 +75,11 @@ class StateFile:
     def keep_budget(self, budget: Budget) -> None:
         self.document |= {"failed_starts": budget.failed, "same_failures": budget.same, "failure": budget.like}
 
+    def note_reload(self, *, ok: bool, text: str) -> None:
+        """How the last reload went, for the hook that has asked for it; counted, so that it can tell it from the one before."""
+        number = (self.document.get("reload") or {}).get("number", 0)
+        self.document["reload"] = {"number": number + 1, "ok": ok, "text": printable(text, 500)}
+
     def save(self, phase: Phase, text: str, **fields: Any) -> str:
         """Writes the document; returns "" or why it could not be written (the caller says so once and goes on)."""
         now = round(time.time(), 3)
@@ -83,6 +94,19 @@ class StateFile:
             self.complaint = str(error)
             return self.complaint
         return ""
+
+    def keep(
+        self, life: Life, look: Look | None, view: GpuView | None, gpus: tuple[Gpu, ...], journal: Journal, *, changed: bool
+    ) -> None:
+        """Saves it for a run: at once on a change, else about as often as looks are made. A failure is told once."""
+        now = time.monotonic()
+        if not changed and now - self.kept < KEEP_EVERY:
+            return
+        self.kept = now
+        complaint = self.save(life.phase, life.text, **state_fields(life, look, view, gpus))
+        if complaint and not self.complained:
+            self.complained = True
+            journal.tell(Event("sight-partial", f"the state file is not kept: {complaint}"))
 
 
 def clean(found: dict[str, Any]) -> dict[str, Any]:
@@ -154,14 +178,23 @@ def state_fields(life: Life, look: Look | None, view: GpuView | None, gpus: tupl
     return {
         "gpus": shown,
         "probes": probes,
-        "progress": None,
-        "eta": None,
+        **_progress(life),
         "engine_pid": life.engine or None,
         "failed_starts": life.budget.failed,
         "same_failures": life.budget.same,
         "failure": life.budget.like,
         "refusal": None,
     }
+
+
+def _progress(life: Life) -> dict[str, float | None]:
+    """How far the load is (0..1), and the seconds that it may still take: a guess, None where there is none to make."""
+    if life.stage:
+        return {"progress": None, "eta": None}
+    if life.was_ready:
+        return {"progress": 1.0, "eta": 0.0}
+    digits = None if life.progress is None else round(life.progress, 3)
+    return {"progress": digits, "eta": None if life.eta is None else round(life.eta, 1)}
 
 
 def probe_row(look: Look) -> dict[str, object]:

@@ -13,6 +13,7 @@ from gpu_lifecycle.rules.quantity import show_duration, show_size
 from gpu_lifecycle.rules.text import printable
 
 FOLLOW_SECONDS = 0.5
+UNDER_WAY = (Phase.LOADING, Phase.WARMING, Phase.READY, Phase.SUSPECT)
 ENDED = (Phase.READY, Phase.FAILED, Phase.DOWN)
 
 
@@ -49,6 +50,8 @@ def document(unit: UnitName, layout: Layout) -> dict[str, Any]:
         "last_end": saved.get("last_end"),
         "systemd": None,
     }
+    if shown["phase"] not in UNDER_WAY:
+        shown["progress"] = shown["eta"] = None  # what a run that has died meanwhile left there
     if state.complaint:
         shown["text"] = f"its state file cannot be used: {state.complaint}"
     try:
@@ -70,6 +73,8 @@ def document(unit: UnitName, layout: Layout) -> dict[str, Any]:
         shown["phase"] = str(Phase.FAILED)
     elif found.active == "inactive":
         shown["phase"] = str(Phase.DOWN)
+    if found.active in ("failed", "inactive"):
+        shown["progress"] = shown["eta"] = None
     if found.load == "not-found":
         shown["text"] = f"the unit is not installed: gpu-lifecycle install {unit.name}"
     return shown
@@ -82,6 +87,7 @@ def _lines(item: dict[str, Any]) -> str:
     if item["systemd"]:
         systemd = item["systemd"]
         lines.append(f"  systemd: {systemd['active']} ({systemd['sub']}), {systemd['restarts']} automatic restarts")
+    lines += _progress_line(item)
     lines += [_gpu_line(gpu) for gpu in item["gpus"] if isinstance(gpu, dict)]
     lines += [
         f"  {printable(str(probe.get('probe')), 40)}: {printable(str(probe.get('text')), 200)} in {probe.get('seconds')} s"
@@ -92,6 +98,15 @@ def _lines(item: dict[str, Any]) -> str:
     if isinstance(end, dict):
         lines.append(f"  last end: {printable(str(end.get('reason')), 60)}: {printable(str(end.get('text')), 400)}")
     return "\n".join(lines)
+
+
+def _progress_line(item: dict[str, Any]) -> list[str]:
+    """How far a load is. The file's numbers may be anything that is a number."""
+    done, left = item["progress"], item["eta"]
+    if item["phase"] not in (Phase.LOADING, Phase.WARMING) or not isinstance(done, int | float) or not 0 <= done <= 1:
+        return []
+    time_left = f", about {show_duration(round(left))} left" if isinstance(left, int | float) and 0 <= left < 1e6 else ""
+    return [f"  progress: {int(done * 100)}%{time_left}"]
 
 
 def _gpu_line(gpu: dict[str, Any]) -> str:

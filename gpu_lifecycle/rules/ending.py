@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpu_lifecycle.errors import Exit
 from gpu_lifecycle.facts import Phase
+from gpu_lifecycle.rules.draining import cut
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.life import (
     EngineExited,
@@ -133,11 +134,12 @@ def ended_tick(life: Life, left: int, now: float) -> Result:
         return _finish(life, f"{show_count(left, 'process')} left for the post-stop hook", now)
     loading_or_failed = life.stage == 1 and life.phase is not Phase.DRAINING
     stage = 3 if loading_or_failed or life.stage == 2 else 2
+    told = cut(life) if life.stage == 1 else ()
     life, effects = _next_stage(life, now, stage)
     if stage == 3:
         text = f"killing {show_count(left, 'process')} that did not end in time"
         return replace(life, text=text), (Notify(status=text), Tell(Event("engine-killed", text)), *effects)
-    return life, effects
+    return life, (*told, *effects)
 
 
 def _proven(life: Life, now: float) -> bool:
@@ -150,7 +152,7 @@ def _finish(life: Life, text: str, now: float) -> Result:
         status, text = Exit.OK, f"stopped: {text}"
         life = replace(life, phase=Phase.STOPPING)
     else:
-        budget = life.budget.after(life.failure, proven=_proven(life, now))
+        budget = life.budget.after(life.alike or life.failure, proven=_proven(life, now))
         status = Exit.UNAVAILABLE if budget.spent or life.refusal else Exit.TEMPFAIL
         text = f"failed: {life.failure}; {text}"
         if life.refusal:

@@ -240,6 +240,21 @@ EVENTS: dict[str, Kind] = {
         "of a load and words on a failure are still read.\n"
         "What to do: lower the engine's log level, or see what holds the journal up: systemctl status systemd-journald",
     ),
+    "drain-idle": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b71", NOTICE, "The engine has no request left, and has not ended",
+        "It was told to end, has finished its requests, and its main process still lives. It is given the rest of stop.drain, then\n"
+        "its processes are ended. Nothing is to be done; if every stop is like this, see the engine's own lines.",
+    ),
+    "drain-cut": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b72", WARNING, "Requests in flight were cut off",
+        "They were not finished within stop.drain, and the engine's processes are ended now.\n"
+        "What to do: keep new requests away first (stop.before), or give the drain more time (stop.drain).",
+    ),
+    "loads-not-kept": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b73", WARNING, "How long loads take is not learned",
+        "The file of earlier loads cannot be read or written. The run goes on; progress and time left are guessed from the size of\n"
+        "the weights alone. What to do: see the message; a file that is unfit may be removed.",
+    ),
     "kernel-log-unseen": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b43", NOTICE, "The kernel log cannot be seen, or not all of it",
         "Errors of the GPUs that only the kernel log tells (Xid) are not noticed. The run goes on: memory, socket and health\n"

@@ -10,6 +10,7 @@ from gpu_lifecycle.facts import Identity, Phase
 from gpu_lifecycle.rules.budget import Budget
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.liveness import Pulse
+from gpu_lifecycle.rules.loads import NOTHING_LEARNED, Learned, Loaded
 from gpu_lifecycle.rules.phases import NOTHING_SAID, Load
 from gpu_lifecycle.rules.readiness import Look, Needs
 from gpu_lifecycle.rules.xid import KernelSays
@@ -34,6 +35,7 @@ class Limits:
     busy_grace: float = 300.0  # work in hand, and nothing moves: so long it may only be busy
     counters_within: bool = True  # the engine's counters move within a request
     before: float = 0.0  # for stop.before, which keeps new requests away; 0: there is none
+    learned: Learned = NOTHING_LEARNED  # of earlier loads of the same kind
 
 
 # Events
@@ -46,10 +48,15 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """``load``: how far the engine is by its own lines."""
+    """``load``: how far the engine is by its own lines.
+
+    ``read``: bytes that its processes have read, None: not seen. ``doing``: what they do, looked at where nothing moves.
+    """
 
     look: Look
     load: Load = NOTHING_SAID
+    read: int | None = None
+    doing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,15 @@ class BeforeEnded:
     text: str = ""
 
 
-LifeEvent = Started | Looked | EngineExited | StopRequested | BeforeEnded | KernelSays | Tick
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """How many requests a draining engine still has; None: it cannot be told, and ``why``."""
+
+    count: int | None
+    why: str = ""
+
+
+LifeEvent = Started | Looked | EngineExited | StopRequested | BeforeEnded | KernelSays | InFlight | Tick
 
 # Effects
 
@@ -127,11 +142,18 @@ class Gather:
 
 
 @dataclass(frozen=True, slots=True)
+class Remember:
+    """The load has become ready: how it went is to be kept for the next one."""
+
+    loaded: Loaded
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     status: Exit
 
 
-Effect = Notify | Tell | SignalMain | SignalAll | RunBefore | Gather | Finish
+Effect = Notify | Tell | SignalMain | SignalAll | RunBefore | Gather | Remember | Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +173,16 @@ class Life:
     extended: float = 0.0
     engine_step: int = 0  # rules.phases.Step
     step_since: float = 0.0
-    steps: str = ""  # those that are over, and how long each took
+    took: str = ""  # the steps that are over, and how long each took: rules.loading.durations
     done: int = 0  # ... of the ``total`` shards or graphs of that step
     total: int = 0
     said: bool = False  # the engine's own lines show progress that has not been told yet
     said_unmet: str = ""
+    read: int = 0  # bytes
+    last_progress: str = ""
+    doing: str = ""  # what the processes do while nothing moves
+    progress: float | None = None  # 0..1
+    eta: float | None = None  # seconds
     # health once ready
     was_ready: bool = False
     ready_at: float = 0.0
@@ -171,11 +198,16 @@ class Life:
     tight: frozenset[str] = frozenset()  # ... that their memory is used up
     # the end
     failure: str = ""
+    alike: str = ""  # what makes another failure the same one, where the words of this one are not it
     refusal: str = ""  # why no restart can help, with what the host has to do
     stopping: bool = False
     before: bool = False  # stop.before is running, the engine has not been signalled yet
     stage: int = 0  # 0 not ending, 1 main has SIGTERM, 2 all have SIGTERM, 3 all have SIGKILL
     deadline: float | None = None
+    in_flight: int | None = None  # requests, as last seen in the drain
+    least: int | None = None  # ... the fewest
+    empty_since: float | None = None  # since when there is none
+    empty_said: bool = False
     budget: Budget = field(default_factory=Budget)
     status: Exit | None = None
 

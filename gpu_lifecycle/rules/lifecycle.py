@@ -5,11 +5,11 @@ The loop in ``jobs/serve.py`` feeds it what was seen and does what it says. ``no
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import assert_never
 
 from gpu_lifecycle.facts import Phase
+from gpu_lifecycle.rules.draining import followed
 from gpu_lifecycle.rules.drift import notice
 from gpu_lifecycle.rules.ending import drain, ended_tick, exited, fail, kernel_says, stop
 from gpu_lifecycle.rules.events import Event
@@ -19,11 +19,13 @@ from gpu_lifecycle.rules.life import (
     EngineExited,
     Finish,
     Gather,
+    InFlight,
     Life,
     LifeEvent,
     Limits,
     Looked,
     Notify,
+    Remember,
     Result,
     RunBefore,
     SignalAll,
@@ -36,7 +38,19 @@ from gpu_lifecycle.rules.life import (
     extend,
 )
 from gpu_lifecycle.rules.liveness import Beat, feel, in_hand
-from gpu_lifecycle.rules.phases import Load, Step, left
+from gpu_lifecycle.rules.loading import (
+    further,
+    guess,
+    has_read_on,
+    in_load,
+    loaded,
+    loading_text,
+    progress_words,
+    stalled,
+    steps_text,
+    took,
+)
+from gpu_lifecycle.rules.phases import Load, Step
 from gpu_lifecycle.rules.quantity import show_count, show_duration, show_size
 from gpu_lifecycle.rules.readiness import Look, blind, progress_of, unmet
 from gpu_lifecycle.rules.xid import KernelSays
@@ -47,12 +61,14 @@ __all__ = [
     "EngineExited",
     "Finish",
     "Gather",
+    "InFlight",
     "KernelSays",
     "Life",
     "LifeEvent",
     "Limits",
     "Looked",
     "Notify",
+    "Remember",
     "Result",
     "RunBefore",
     "SignalAll",
@@ -61,11 +77,9 @@ __all__ = [
     "StopRequested",
     "Tell",
     "Tick",
-    "loading_text",
     "step",
 ]
 
-MOST_LEFT = 86400.0  # seconds; a guess of more is none
 EXTEND_EVERY = 5.0  # seconds between two EXTEND_TIMEOUT_USEC
 
 
@@ -77,7 +91,8 @@ def step(life: Life, event: LifeEvent, now: float) -> Result:
         case Started(pid):
             return _started(life, pid, now)
         case Looked(look, load):
-            return (life, ()) if life.stage else _in_time(_looked(_heard(life, load, now), look, now), now)
+            heard = _read_on(_heard(life, load, now), event, now)
+            return (life, ()) if life.stage else _in_time(_looked(heard, look, now), now)
         case EngineExited():
             return exited(life, event, now)
         case StopRequested():
@@ -86,6 +101,8 @@ def step(life: Life, event: LifeEvent, now: float) -> Result:
             return drain(life, now, text) if life.before else (life, ())
         case KernelSays():
             return kernel_says(life, event, now)
+        case InFlight():
+            return followed(life, event, now)
         case Tick(left):
             return ended_tick(life, left, now) if life.stage else _too_long(life, now)
         case _:
@@ -94,7 +111,7 @@ def step(life: Life, event: LifeEvent, now: float) -> Result:
 
 def _started(life: Life, pid: int, now: float) -> Result:
     text = f"loading: engine started as process {pid}"
-    begun = replace(life, engine=pid, began=now, since=now, progressed=now, looked=now, text=text)
+    begun = replace(life, engine=pid, began=now, since=now, step_since=now, progressed=now, looked=now, text=text)
     return begun, (
         Notify((extend(life.limits.stall),), text),
         Tell(Event("engine-started", f"engine started as process {pid}")),
@@ -118,25 +135,43 @@ def _heard(life: Life, load: Load, now: float) -> Life:
         return life
     since = life.step_since
     if load.step > before.step:
-        life, since = replace(life, steps=_steps(life, now)), now
+        life, since = replace(life, took=took(life, now)), now
+    counted = f" {load.done} of {load.total}" if load.total else ""
     return replace(
-        life, engine_step=int(load.step), step_since=since, done=load.done, total=load.total, progressed=now, said=True
-    )
+        life, engine_step=int(load.step), step_since=since, done=load.done, total=load.total, progressed=now, said=True,
+        last_progress=f"{load.step.words}{counted}, by its own words",
+    )  # fmt: skip
+
+
+def _read_on(life: Life, event: Looked, now: float) -> Life:
+    """So does what its processes read, while the weights are loaded: a disk may be slow, and show in nothing else."""
+    life = replace(life, doing=event.doing)
+    if life.was_ready or event.read is None:
+        return life
+    on, read = has_read_on(life, event.read), max(life.read, event.read)
+    if not on:
+        return replace(life, read=read)
+    return replace(life, read=read, progressed=now, said=True, last_progress=f"{show_size(read)} read by its processes")
 
 
 def _loading(life: Life, look: Look, now: float) -> Result:
     reasons = unmet(look, life.limits.needs)
     if not reasons:
-        return _ready(life, look, now)
+        learnt = Remember(loaded(life, look, now))
+        life, ready = _ready(life, look, now)
+        return life, (*ready, learnt)
     effects: list[Effect] = []
     mark = progress_of(look)
     if mark > life.mark or life.said:
-        life = replace(life, mark=max(mark, life.mark), progressed=now, said=False)
+        last = progress_words(look, life) if mark > life.mark else life.last_progress
+        life = replace(life, mark=max(mark, life.mark), progressed=now, said=False, last_progress=last, doing="")
         if now - life.extended >= EXTEND_EVERY:
             life = replace(life, extended=now)
             effects.append(Notify((extend(life.limits.stall),)))
-    text = loading_text(look, reasons, life, now)
-    phase = Phase.WARMING if look.bound_by_us else Phase.LOADING
+    seen = guess(life, look, now)
+    life = replace(life, progress=further(life.progress, seen.progress), eta=seen.left)
+    text = loading_text(look, reasons, life, now, seen)
+    phase = Phase.WARMING if look.bound_by_us and not in_load(life.engine_step) else Phase.LOADING
     if phase is not life.phase:
         life, more = enter(life, phase, text, now)
         effects += more
@@ -149,42 +184,6 @@ def _loading(life: Life, look: Look, now: float) -> Result:
     return life, tuple(effects)
 
 
-def loading_text(look: Look, reasons: tuple[str, ...], life: Life, now: float) -> str:
-    """One line on how far a load is: what is resident, and what is still missing."""
-    amounts = [amount or 0 for amount in look.memory.values()]
-    count = len(life.limits.needs.gpus)
-    loading = life.engine_step <= Step.WEIGHTS and life.limits.weights > max(amounts, default=0)
-    of = f" of {show_size(life.limits.weights)}" if loading else ""
-    held = f"{_span(amounts)}{of} on each of {show_count(count, 'GPU')}" if any(amounts) else "no GPU memory yet"
-    word = "warming up" if look.bound_by_us else _step_text(life, now)
-    return f"{word} for {show_duration(round(now - life.began))}: {held}; not ready: {reasons[0]}"
-
-
-def _steps(life: Life, now: float) -> str:
-    """The steps that are over, with the one that ends now."""
-    step = Step(life.engine_step)
-    if step in (Step.NONE, Step.SERVING):
-        return life.steps
-    ended = f"{step.words} {show_duration(round(now - life.step_since, 1))}"
-    return f"{life.steps}, {ended}" if life.steps else ended
-
-
-def _step_text(life: Life, now: float) -> str:
-    """``loading weights 43% (28 of 64), about 92 s left,``: the step, as far as the engine says it."""
-    step = Step(life.engine_step)
-    if not life.total:
-        return step.words
-    part = life.done / life.total
-    seconds = left(part, now - life.step_since)
-    more = f", about {math.ceil(seconds)} s left," if seconds and seconds < MOST_LEFT else ""
-    return f"{step.words} {int(part * 100)}% ({life.done} of {life.total}){more}"
-
-
-def _span(amounts: list[int]) -> str:
-    low, high = show_size(min(amounts)), show_size(max(amounts))
-    return low if low == high else f"{low} to {high}"
-
-
 def _ready(life: Life, look: Look, now: float) -> Result:
     total = sum(amount or 0 for amount in look.memory.values())
     took = show_duration(round(now - life.began, 1))
@@ -192,7 +191,7 @@ def _ready(life: Life, look: Look, now: float) -> Result:
     text = f"ready: {look.model or 'engine'} on {show_count(count, 'GPU')}, {show_size(total)} resident, loaded in {took}"
     if look.estimated:
         text += " (memory estimated from each GPU's total: the driver does not say what a process holds)"
-    steps = _steps(life, now)
+    steps = steps_text(life, now)
     text += f" ({steps})" if steps else ""
     life = replace(life, was_ready=True, ready_at=now, workers=look.workers, phase=Phase.READY, since=now, text=text, strikes=0)
     return life, (Notify(("READY=1", "WATCHDOG=1"), text), Tell(Event("ready", text)))
@@ -273,5 +272,6 @@ def _too_long(life: Life, now: float) -> Result:
     if now - life.began > life.limits.ceiling:
         return fail(life, f"not ready within ready.ceiling, {show_duration(life.limits.ceiling)}: {life.text}", now)
     if now - life.progressed > life.limits.stall:
-        return fail(life, f"no progress for ready.stall, {show_duration(life.limits.stall)}: {life.text}", now)
+        why, alike = stalled(life, now)
+        return fail(replace(life, alike=alike), why, now)
     return life, ()

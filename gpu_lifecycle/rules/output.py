@@ -91,6 +91,54 @@ def priority(data: bytes) -> tuple[int | None, bytes]:
     return (PRIORITIES[level[1][0]] if level else None), data
 
 
+_TRACE = re.compile(r"\(most recent call (?:last|first)\)|^Fatal Python error: ")
+_INSIDE = re.compile(r"\s|[|+] |\+-|$")  # what a traceback goes on with: frames are indented, groups have bars
+_BOTTOM = re.compile(r"\s*\+-+\s*$")  # of a group
+_FRAME = re.compile(r'[ |]+File "')
+# What comes after the last line of one and is still of it: another that it led to, the native frames of PyTorch.
+_AFTER = re.compile(r"(?:During handling of|The above exception was)\b|Exception raised from |frame #\d+: |\s*$")
+_SPEAKER = re.compile(_HEAD)
+TRACE_LINES = 1000  # of one traceback; what goes on longer is none
+ERR = 3
+
+
+class Levels:
+    """The level of each line of one stream: all lines of a traceback are errors, not only the one that names it.
+
+    A line of somebody else in between, which has a head or a level of its own, is judged by itself.
+    """
+
+    def __init__(self) -> None:
+        self._speaker = b""
+        self._left = 0  # lines that may still belong to the traceback; 0: there is none
+        self._over = False  # its last line has come: what follows has to show that it belongs to it
+
+    def of(self, data: bytes) -> tuple[int | None, bytes]:
+        """The line's level, None where it says none and is in no traceback; and the line as ``priority`` gives it."""
+        level, text = priority(data)
+        line = text[:WIDTH].decode("utf-8", "replace")
+        match = _SPEAKER.match(line)
+        head = match[0] if match else ""
+        speaker, said = head.strip().encode(), line[len(head) :]
+        if _TRACE.search(said):
+            self._speaker, self._left, self._over = speaker, TRACE_LINES, False
+            return min(ERR, ERR if level is None else level), text
+        if level is not None or not self._left or speaker not in (b"", self._speaker):
+            return level, text
+        return self._goes_on(said), text
+
+    def _goes_on(self, said: str) -> int | None:
+        self._left -= 1
+        if self._over and _FRAME.match(said):
+            self._over = False  # what seemed to be its last line was another's
+        elif self._over and not _AFTER.match(said):
+            self._left = 0
+            return None
+        else:
+            self._over = self._over or not _INSIDE.match(said) or bool(_BOTTOM.match(said))
+        return ERR
+
+
 _NAME = r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]?\w{0,60}(?:Error|Exception)"
 _TELLING = re.compile(
     rf"(?:^|[\s\])]){_NAME}(?::|$)|out of memory|illegal memory access|NCCL error|address already in use"

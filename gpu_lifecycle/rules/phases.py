@@ -1,8 +1,9 @@
 """How far a load is, from the lines that the engine writes: one table of markers per engine.
 
 Source of the markers: the released wheels and runs of SGLang 0.5.8 to 0.5.23 and vLLM 0.32.0; the bars of graph
-capture, which needs a GPU, are not from runs. An engine that is not in the table has no phases, and is judged by what can be
-seen of it from outside alone.
+capture, which needs a GPU, are not from runs. Those of the others are from logs that their users have published (in issues
+and guides: llama.cpp 2025 and 2026, TGI 1.4 to 3, Triton 23 to 25, TensorRT-LLM 0.20 and 1, Ollama 0.5 to 0.13), not from
+runs of ours. An engine that is not in the table has no phases, and is judged by what can be seen of it from outside alone.
 """
 
 from __future__ import annotations
@@ -81,12 +82,54 @@ _MARKERS: Mapping[str, tuple[tuple[re.Pattern[str], Step], ...]] = {
             (r"Starting vLLM server on", Step.WARMUP),
             (r"Application startup complete", Step.SERVING),
         ),
+        "llama.cpp": (  # its port is open, and says 503, from the beginning
+            (r"main: loading model|load_model: loading model|llama_model_loader: loaded meta data", Step.INIT),
+            (r"load_tensors: (?:loading model tensors|offload)|model buffer size *=", Step.WEIGHTS),
+            (r"KV buffer size *=|llama_kv_cache\w*: +size *=", Step.KV_CACHE),
+            (r"warming up the model with an empty run|: model loaded\b", Step.WARMUP),
+            (r"server is listening on (?:http|unix)|all slots are idle", Step.SERVING),
+        ),
+        "tgi": (
+            (r"text_generation_launcher.{0,40}Args \{|Starting (?:check and )?download process", Step.INIT),
+            (r"Starting shard|Waiting for shard.{0,10} to be ready", Step.WEIGHTS),
+            (r"Warming up model|KV-cache blocks: \d+", Step.KV_CACHE),
+            (r"Cuda Graphs are enabled for sizes", Step.GRAPHS),
+            (r"Setting max batch total tokens to", Step.WARMUP),
+            (r'text_generation_router.{0,80}: Connected\s*$|"message":"Connected"', Step.SERVING),
+        ),
+        "triton": (  # with the engine of a backend inside it, such as TensorRT-LLM's
+            (r"Pinned memory pool is created at|Initializing Triton Inference Server", Step.INIT),
+            (r"\bloading: [\w.-]+:\d+|TRITONBACKEND_ModelInstanceInitialize|Loaded engine size", Step.WEIGHTS),
+            (r"in paged KV cache", Step.KV_CACHE),
+            (r"Started GRPCInferenceService at", Step.WARMUP),
+            (r"Started HTTPService at", Step.SERVING),
+        ),
+        "tensorrt-llm": (
+            (r"TensorRT-LLM version:", Step.INIT),
+            (r"MPI size: \d+|Refreshed the MPI local session", Step.DISTRIBUTED),
+            (r"Loading weights concurrently" + _BAR, Step.WEIGHTS),
+            (r"for model weights|prefetching .{1,300} to memory|Loading weights|Loaded engine size", Step.WEIGHTS),
+            (r"in paged KV cache|Max KV cache (?:blocks|pages) per sequence", Step.KV_CACHE),
+            (r"Creating CUDA graph instances for|Run generation-only CUDA graph warmup", Step.GRAPHS),
+            (r"Started server process", Step.WARMUP),
+            (r"Application startup complete", Step.SERVING),
+        ),
+        "ollama": (  # it serves at once, and loads when it is asked for a token
+            (r"Listening on \S+:\d+", Step.INIT),
+            (r"model load progress 0\.(\d\d)\b", Step.WEIGHTS),
+            (r'starting (?:go )?runner|starting llama server|"waiting for llama runner to start', Step.WEIGHTS),
+            (r"KV buffer size *=|kv cache\b.{0,60}\bsize=", Step.KV_CACHE),
+            (r"llama runner started in", Step.SERVING),
+        ),
     }.items()
 }
 
 
 def advance(load: Load, text: str, engine: str) -> Load:
-    """The load after this line. A phase never goes back, nor does what is counted in it: ranks speak in any order."""
+    """The load after this line. A phase never goes back, nor does what is counted in it: ranks speak in any order.
+
+    The first marker of the table that fits counts, of those that do not lie behind.
+    """
     for pattern, step in _MARKERS.get(engine, ()):
         match = pattern.search(text) if step >= load.step else None
         if match:
@@ -95,9 +138,10 @@ def advance(load: Load, text: str, engine: str) -> Load:
 
 
 def _counted(load: Load, match: re.Match[str]) -> Load:
-    if match.lastindex != 2:
+    """Two groups of a pattern are a count and its total; one is a percentage."""
+    if not match.lastindex:
         return load
-    new = Load(load.step, int(match[1]), int(match[2]))
+    new = Load(load.step, int(match[1]), int(match[2]) if match.lastindex == 2 else 100)
     return new if 0 < new.done <= new.total and new.part > load.part else load
 
 

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpu_lifecycle.rules.output import Line, Lines, kept, priority, telling
+from gpu_lifecycle.rules.output import Levels, Line, Lines, kept, telling
 from gpu_lifecycle.system.journal import SOCKET
 
 PIPE_BYTES = 1 << 20  # room for a burst while the loop is busy; fcntl(2), F_SETPIPE_SZ
@@ -46,9 +46,9 @@ class JournalSink:
         with contextlib.suppress(OSError):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
 
-    def put(self, data: bytes) -> None:
-        """Sends a line, or keeps it for ``flush``."""
-        level, text = priority(data)
+    def put(self, data: bytes, levels: Levels) -> None:
+        """Sends a line, or keeps it for ``flush``. ``levels`` know the lines before it."""
+        level, text = levels.of(data)
         entry = _field("MESSAGE", text) + _field("PRIORITY", b"%d" % (6 if level is None else level))
         entry += b"".join(_field(name, value.encode("utf-8", "surrogateescape")) for name, value in self.fields.items())
         if not self.waiting and self._send(entry):
@@ -125,6 +125,7 @@ class _Stream:
     fd: int
     lines: Lines
     plain: PlainSink | None = None
+    levels: Levels = field(default_factory=Levels)
     reading: bool = False
     ended: bool = False
 
@@ -208,18 +209,18 @@ class Output:
             stream.plain.put(data)
         lines = stream.lines.feed(data) if data else stream.lines.end()
         for line in lines:
-            self._take(line)
+            self._take(line, stream.levels)
         if not data:
             self._deafen(stream)
             stream.ended = True
         return len(data)
 
-    def _take(self, line: Line) -> None:
+    def _take(self, line: Line, levels: Levels) -> None:
         self.heard(line)
         if not line.whole:
             return
         if self.journal:
-            self.journal.put(line.data)
+            self.journal.put(line.data, levels)
         self.last.append(line.data[:KEPT_BYTES])
         if telling(line.data[:KEPT_BYTES].decode("utf-8", "replace")):
             self._tells(line.data)
@@ -318,7 +319,7 @@ class Output:
         for stream in self.streams:
             if not stream.ended:
                 for line in stream.lines.end():
-                    self._take(line)
+                    self._take(line, stream.levels)
             os.close(stream.fd)
         self.streams = []
         if self.journal:

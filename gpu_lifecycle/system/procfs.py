@@ -180,6 +180,19 @@ class Proc:
         lines = self._text(pid, "status", 16384).decode("utf-8", "replace").splitlines()
         return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
+    def bytes_read(self, pid: int) -> int | None:
+        """Bytes that it and its ended children have read (proc_pid_io(5)): what it asked for, or, if more, what disks gave.
+
+        Pages of a mapped file show only in the second, those that lay in memory only in the first. None: gone, or not ours
+        to see.
+        """
+        text = self._text(pid, "io", 4096)
+        found = dict(line.split(b": ", 1) for line in text.splitlines() if b": " in line)
+        try:
+            return max(int(found[b"rchar"]), int(found[b"read_bytes"]))
+        except (KeyError, ValueError):
+            return None
+
     def user(self, uid: int) -> str:
         """The user's name, else the number as text."""
         if uid not in self._users:

@@ -83,6 +83,16 @@ def test_lines_of_both_streams_with_their_fields(journald: socket.socket) -> Non
     assert all(entry["PRIORITY"] == b"6" for entry in found if entry["MESSAGE"] != b"ERROR: b")
 
 
+def test_a_traceback_is_an_error_as_a_whole_and_of_one_stream(journald: socket.socket) -> None:
+    output = Output(JournalSink(FIELDS, journald.getsockname()))
+    code = "import os, traceback as t\ntry: open('/none')\nexcept OSError: t.print_exc()\nos.write(1, b'  fine')"
+    run(output, code, 10)
+    output.close()
+    found = entries(journald)
+    assert {entry["PRIORITY"] for entry in found if entry["MESSAGE"] != b"  fine"} == {b"3"}
+    assert next(entry["PRIORITY"] for entry in found if entry["MESSAGE"] == b"  fine") == b"6"
+
+
 def test_a_bar_is_heard_at_once_and_is_one_entry(journald: socket.socket) -> None:
     heard: list[Line] = []
     output = Output(JournalSink({}, journald.getsockname()), heard.append)

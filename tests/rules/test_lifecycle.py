@@ -22,6 +22,7 @@ from gpu_lifecycle.rules.lifecycle import (
     Limits,
     Looked,
     Notify,
+    Remember,
     RunBefore,
     SignalAll,
     SignalMain,
@@ -56,7 +57,7 @@ GOOD = seen()
 SICK = seen(health=Health(503, "status 503"))
 STARTED = Started(10)
 
-# What comes of it, one word each: T:word an event, S the status line, M and A and K the signals, F:n the end, and lines.
+# What comes of it, one word each: T:word an event, S the status line, M and A and K the signals, L a load kept, F:n the end.
 STALL_US = "EXTEND_TIMEOUT_USEC=630000000"
 STOP_US = "EXTEND_TIMEOUT_USEC=73000000"
 DRAIN_US = "EXTEND_TIMEOUT_USEC=190000000"
@@ -81,6 +82,8 @@ def words(effects: tuple[Effect, ...]) -> list[str]:
                 said.append("B")
             case Gather():
                 said.append("G")
+            case Remember():
+                said.append("L")
             case Finish(status):
                 said.append(f"F:{int(status)}")
     return said
@@ -96,7 +99,7 @@ def live(*moments: tuple[float, LifeEvent, str], life: Life | None = None) -> Li
 
 
 BEGIN = (1000.0, STARTED, f"{STALL_US} S T:engine-started")
-LOADED = (1100.0, GOOD, "READY=1 WATCHDOG=1 S T:ready")
+LOADED = (1100.0, GOOD, "READY=1 WATCHDOG=1 S T:ready L")
 READY = live(BEGIN, LOADED)
 STOP = StopRequested()
 DRAINING = live((1200, STOP, f"STOPPING=1 {DRAIN_US} S T:stop-requested M"), life=READY)
@@ -146,7 +149,7 @@ DRAINING = live((1200, STOP, f"STOPPING=1 {DRAIN_US} S T:stop-requested M"), lif
             "stopping", "not ready within ready.ceiling, 1h", id="ceiling in spite of progress",
         ),
         pytest.param(None, [BEGIN, (1600.1, EMPTY, "S S T:engine-failed G M")], "stopping", "no progress", id="late look"),
-        pytest.param(None, [BEGIN, (9000, GOOD, "READY=1 WATCHDOG=1 S T:ready")], "ready", "ready:", id="late, but ready"),
+        pytest.param(None, [BEGIN, (9000, GOOD, "READY=1 WATCHDOG=1 S T:ready L")], "ready", "ready:", id="late, but ready"),
         pytest.param(None, [BEGIN, (1700, seen(1, Socket(), REFUSED), STALL_US + " S")], "loading", "", id="late progress"),
         pytest.param(None, [(9e9, Tick(0), "")], "loading", "starting the engine", id="no stall before there is an engine"),
         pytest.param(READY, [(1e6, Tick(3), "")], "ready", "ready:", id="no stall once ready"),

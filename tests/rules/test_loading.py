@@ -29,7 +29,10 @@ def walk(*seen: tuple[float, int, Load]) -> tuple[Life, list[str]]:
 
 def test_the_text_names_step_counter_memory_and_time_left() -> None:
     life, _ = walk((10, 1, Load(Step.WEIGHTS)), (40, 31, Load(Step.WEIGHTS, 16, 64)))
-    assert life.text.startswith("loading weights 25% (16 of 64), about 90 s left, for 40s: 31 GiB of 80 GiB on each of 2 GPUs;")
+    assert life.text == (
+        "loading weights 25% (16 of 64, 31 of 80 GiB on each of 2 GPUs), about 90 s left of it after 40s; "
+        "not ready: nobody listens on the engine's port"
+    )
 
 
 @pytest.mark.parametrize(

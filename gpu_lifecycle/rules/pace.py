@@ -1,0 +1,26 @@
+"""How often an engine is looked at, and how often time itself is an event. Seconds."""
+
+from __future__ import annotations
+
+from gpu_lifecycle.facts import Phase
+from gpu_lifecycle.rules.life import Life
+from gpu_lifecycle.rules.readiness import Look
+
+LOADING = 0.5  # between two looks at a load
+WARMING = 0.2  # ... once the engine listens: READY=1 is near
+ENDING = 0.1  # ... at the processes that are to end
+TICK = 1.0  # at least this often time itself is an event while loading
+
+
+def look_after(life: Life, last: Look | None) -> float:
+    """The pause before the next look."""
+    if life.phase in (Phase.READY, Phase.SUSPECT):
+        return life.limits.interval
+    return WARMING if last is not None and last.socket.listening else LOADING
+
+
+def tick_after(life: Life) -> float | None:
+    """The longest pause without an event; None: only what is seen moves a ready engine's life on."""
+    if life.stage:
+        return ENDING
+    return None if life.was_ready else TICK
