@@ -171,6 +171,7 @@ class Life:
     tight: frozenset[str] = frozenset()  # ... that their memory is used up
     # the end
     failure: str = ""
+    verdict: str = ""  # what kind of failure that is, in one word of rules.cause
     refusal: str = ""  # why no restart can help, with what the host has to do
     stopping: bool = False
     before: bool = False  # stop.before is running, the engine has not been signalled yet
