@@ -6,6 +6,7 @@ never in the way: what cannot be had or written is left out, and said.
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import os
@@ -19,9 +20,11 @@ from typing import Any
 
 from gpu_lifecycle.facts import GpuView, Identity, Layout, UnitName
 from gpu_lifecycle.rules.build_locks import places, suspects
+from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.text import printable, redact
 from gpu_lifecycle.system.build_locks import find
 from gpu_lifecycle.system.files import write_evidence
+from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.patience import Patience
 from gpu_lifecycle.system.procfs import Proc
 from gpu_lifecycle.system.threads import look_closely
@@ -57,6 +60,18 @@ class Evidence:
     run: str
     proc: Proc
     patience: Patience = field(default_factory=lambda: Patience(SECONDS))
+
+    async def keep(self, scene: Scene, journal: Journal) -> str:
+        """Gathers it and tells so; returns the folder, "" where nothing is kept. It fails nothing: a run has to end."""
+        try:
+            folder, locks = await asyncio.to_thread(self.gather, scene)
+        except OSError as error:
+            journal.tell(Event("sight-partial", f"no evidence of this is kept: {error}"))
+            return ""
+        journal.tell(Event("evidence-kept", f"evidence of this is kept in {folder}"))
+        if locks:
+            journal.tell(Event("build-locked", f"the load may have waited for a lock: {locks}"))
+        return folder
 
     def gather(self, scene: Scene) -> tuple[str, str]:
         """Keeps it; returns the folder, and what is known of locks that may have held a load up.

@@ -49,15 +49,16 @@ def read(layout: Layout, unit: UnitName) -> list[dict[str, Any]]:
     try:
         owner = _owner(folder, reading=True)
         if owner is None:
-            found = Patience(SECONDS).one(os.getpid(), lambda _: history.rows(folder))
+            found: object = Patience(SECONDS).one(os.getpid(), lambda _: history.rows(folder))
         else:
-            found = _as_owner(owner, "rows", folder).get("rows") or []
+            found = _as_owner(owner, "rows", folder).get("rows")
     except FileNotFoundError:
         return []
     except (history.HistoryError, OSError) as error:
         kind = NotPermittedError if "may not be read" in str(error) or isinstance(error, PermissionError) else LifecycleError
         raise kind(f"cannot read the history of {unit.service}: {_words(error)}") from error
-    return [row for row in found if isinstance(row, dict) and isinstance(row.get("run"), str)]
+    rows = found if isinstance(found, list) else []
+    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("run"), str)]
 
 
 def _words(error: Exception) -> str:

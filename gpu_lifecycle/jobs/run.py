@@ -106,5 +106,6 @@ def _refused(error: LifecycleError, journal: Journal, notifier: Notifier, state:
         )
     )
     notifier.send(status_line(f"refused: {text}"))
-    state.save(Phase.FAILED, f"refused: {text}", last_end={"reason": f"refused-{error.status.value}", "text": text})
+    end = {"reason": f"refused-{error.status.value}", "text": text}
+    state.save(Phase.FAILED, f"refused: {text}", last_end=end, account=state.refused(error.status, text))
     return error.status

@@ -14,6 +14,7 @@ from typing import assert_never
 from gpu_lifecycle import __version__
 from gpu_lifecycle.errors import BlindError, BusyError, Exit, LifecycleError
 from gpu_lifecycle.facts import Gpu, Layout, Phase, UnitName
+from gpu_lifecycle.jobs.account import Account
 from gpu_lifecycle.jobs.before import Before
 from gpu_lifecycle.jobs.evidence import Evidence, Scene
 from gpu_lifecycle.jobs.kernel import KernelEar
@@ -96,6 +97,7 @@ class Daemon:
         self.began = time.time()
         self.oom_before = 0
         self.output = output_of(unit, state.run, config.server.preset.name, handover.output if handover else None)
+        self.account = Account(layout, unit, state, journal, self.output)
         self.watchers: list[asyncio.Task[None]] = []
 
     async def main(self) -> Exit:
@@ -259,9 +261,11 @@ class Daemon:
                     watcher.result()  # a watcher that failed must not leave an engine unwatched
             before = self.life
             self.life, effects = step(self.life, event, time.monotonic())
+            self.account.note(self.life, event)
             for effect in effects:
                 await self._do(effect)
             self._save(changed=before.text != self.life.text or before.phase is not self.life.phase)
+        await self.account.close()
         return self.life.status
 
     async def _next_event(self) -> life_rules.LifeEvent:
@@ -329,21 +333,14 @@ class Daemon:
                 assert_never(effect)
 
     async def _gather(self, why: str) -> None:
-        """Evidence, before anything is signalled. It fails nothing: a run that ends has to end."""
+        """Evidence, before anything is signalled."""
         living = own_pids(self.family, self.probe) or {}
         environment = dict(os.environ) | self.config.server.environment
         since = None if self.life and self.life.was_ready else self.began
         scene = Scene(
             why, living, self.looker.view, self.history, self.output.tail(), self.config.server.command[0], environment, since
         )
-        try:
-            folder, locks = await asyncio.to_thread(self.evidence.gather, scene)
-        except OSError as error:
-            self.journal.tell(Event("sight-partial", f"no evidence of this is kept: {error}"))
-            return
-        self.journal.tell(Event("evidence-kept", f"evidence of this is kept in {folder}"))
-        if locks:
-            self.journal.tell(Event("build-locked", f"the load may have waited for a lock: {locks}"))
+        self.account.row["folder"] = await self.evidence.keep(scene, self.journal)
 
     def _children(self) -> set[int]:
         """Whose end is waited for elsewhere."""
@@ -366,9 +363,8 @@ class Daemon:
         if not changed and now - self.saved < 5.0:
             return
         self.saved = now
-        complaint = self.state.save(
-            self.life.phase, self.life.text, **state_fields(self.life, self.last, self.looker.view, self.gpus)
-        )
+        fields = state_fields(self.life, self.last, self.looker.view, self.gpus) | {"account": self.account.row}
+        complaint = self.state.save(self.life.phase, self.life.text, **fields)
         if complaint and not self.complained:
             self.complained = True
             self.journal.tell(Event("sight-partial", f"the state file is not kept: {complaint}"))

@@ -69,6 +69,16 @@ class StateFile:
     def keep_budget(self, budget: Budget) -> None:
         self.document |= {"failed_starts": budget.failed, "same_failures": budget.same, "failure": budget.like}
 
+    def begun(self, boot: str) -> dict[str, Any]:
+        """What the history will have of a run that begins now, in this boot of the machine (rules/account.py)."""
+        return {"run": self.run, "boot": boot, "began": round(time.time(), 3)}
+
+    def refused(self, status: Exit, text: str) -> dict[str, Any]:
+        """... of this run, which is refused before there is an engine."""
+        row = self.document.get("account") or {}
+        mine = dict(row) if row.get("run") == self.run else {"run": self.run}
+        return {**mine, "refusal": int(status), "refused": text, "ended": round(time.time(), 3)}
+
     def save(self, phase: Phase, text: str, **fields: Any) -> str:
         """Writes the document; returns "" or why it could not be written (the caller says so once and goes on)."""
         now = round(time.time(), 3)
@@ -134,6 +144,7 @@ KINDS: dict[str, Callable[[object], bool]] = {
     "allowed": _text,
     "kernel_log": _text,
     "last_end": _object,
+    "account": _object,
 }
 
 

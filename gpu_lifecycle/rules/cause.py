@@ -7,6 +7,7 @@ systemd's word. What no rule knows is unknown, and shows the most telling lines.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -49,6 +50,7 @@ class Ended:
     result: str = ""  # systemd's SERVICE_RESULT, EXIT_CODE and EXIT_STATUS (systemd.exec(5))
     code: str = ""
     status: str = ""
+    doing: str = ""  # what it was busy with, where nobody was left to say how it ended
     after: str = ""  # what the post-stop hook could not clear
 
 
@@ -180,11 +182,17 @@ def _process(ended: Ended) -> list[str]:
         found.append(f"the kernel has ended {show_count(ended.oom, 'process')} of this unit for memory (memory.events)")
     if ended.result and not (ended.failure or ended.refused) and ended.result != "success":
         found.append(f"systemd says: {' '.join(text for text in (ended.result, ended.code, ended.status) if text)}")
+        found += [f"before that it said: {ended.doing}"] if ended.doing else []
     return found
 
 
 def _times(count: int) -> str:
     return f" {count} times" if count > 1 else ""
+
+
+def for_unit(cure: str, name: str) -> str:
+    """A cure with the unit's name in its commands."""
+    return re.sub(r"\bUNIT\b", lambda _: name, cure)
 
 
 def one_line(cause: Cause, before: int) -> str:

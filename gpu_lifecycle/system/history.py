@@ -60,7 +60,7 @@ def record(folder: str, row: Row) -> tuple[int, str]:
 
 
 def rows(folder: str, limit: int = KEPT) -> list[Row]:
-    """The newest runs, newest first. Raises FileNotFoundError where there is no history yet, HistoryError where it is of no use."""
+    """The newest runs, newest first. Raises FileNotFoundError where there is none yet, HistoryError where it is of no use."""
     path = _plain(folder)
     writable = os.access(folder, os.W_OK)  # a journal that a killed writer left can be rolled back then
     try:
