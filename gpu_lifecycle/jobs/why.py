@@ -144,11 +144,11 @@ def _why_lines(row: Row, found: list[Row], unit: UnitName) -> list[str]:
     shown.append(f"  cause: {cause.text} ({cause.code})")
     shown += [f"  seen: {printable(line, 500)}" for line in cause.evidence]
     shown.append(f"  what to do: {for_unit(cause.cure, unit.name)}")
-    return shown + [f"  before: {_often(row, found)}", f"  more: {_more(row)}"]
+    return [*shown, f"  before: {_often(row, found)}", f"  more: {_more(row)}"]
 
 
 def _ended(cause: Cause) -> str:
-    return {Outcome.STOPPED: "was stopped", Outcome.REFUSED: "was refused", Outcome.LOST: "was lost"}.get(cause.outcome, "failed")
+    return "failed" if cause.outcome is Outcome.FAILED else f"was {cause.outcome}"
 
 
 def _often(row: Row, found: list[Row]) -> str:
