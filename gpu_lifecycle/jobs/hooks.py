@@ -326,7 +326,7 @@ def _ended(hook: Hook, result: SweepResult, before: str) -> Exit:
     hook.phase = Phase.FAILED if failed else Phase.DOWN
     line = _last_word(hook, before, "" if result.status is Exit.OK else result.text)
     if result.status is Exit.OK:
-        text = line if failed else "stopped"
+        text = line.removeprefix("failed: ") if failed else "stopped"
         hook.say(f"{text}; GPUs: {result.text}", last_end=_last_end(before), **_afterwards(result))
         return Exit.OK
     hook.phase = Phase.FAILED

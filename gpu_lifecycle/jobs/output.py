@@ -13,7 +13,7 @@ from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.output import Line, kept
 from gpu_lifecycle.rules.phases import Load, Step, advance
 from gpu_lifecycle.rules.quantity import show_count
-from gpu_lifecycle.rules.signatures import Sign, Signs, current, hear, match
+from gpu_lifecycle.rules.signatures import Sign, Signs, current, first_cause, hear, match
 from gpu_lifecycle.system.journal import SOCKET, Journal, is_journal
 from gpu_lifecycle.system.output import JournalSink, Left, Output
 
@@ -43,7 +43,12 @@ class EngineOutput(Output):
 
     def telling_lines(self) -> tuple[str, ...]:
         """The most telling lines of the newest trouble, else the last ones."""
-        return tuple(text for _, text in self.first) if self.telling() else tuple(self.tail()[-TELLING:])
+        return tuple(text for _, text in self.first) if super().telling() else tuple(self.tail()[-TELLING:])
+
+    def telling(self) -> str:
+        """The line of the likeliest cause; where none is known, the first line of the newest trouble."""
+        cause = first_cause(self.current())
+        return cause.line if cause else super().telling()
 
 
 def output_of(unit: UnitName, run: str, engine: str, packed: Mapping[str, Any] | None) -> EngineOutput:

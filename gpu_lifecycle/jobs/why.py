@@ -181,6 +181,6 @@ def _cells(row: Row) -> tuple[str, ...]:
     lasted = ", ".join(f"{phase} {show_duration(seconds)}" for phase, seconds in phases(row).items())
     began = _when(number(row, "began")).removeprefix("at ").partition(",")[0]
     cause = cause_of(row)
-    first = printable(cause.evidence[0], 120) if cause and cause.evidence else ""
+    first = printable(cause.evidence[0], 60) if cause and cause.evidence else ""
     ended = f"{cause.code}: {first}" if cause and first else cause.code if cause else ""
     return printable(row["run"][:SHORT]), began, lasted, str(cause.outcome) if cause else "running", ended

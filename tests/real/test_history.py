@@ -100,7 +100,7 @@ PTRACE_TRACEME, PTRACE_SYSCALL = 0, 24  # ptrace(2)
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def killed_after(stops: int, work: Callable[[], None]) -> bool:
+def killed_after(stops: int, work: Callable[[], object]) -> bool:
     """Runs ``work`` in a child that is killed at its n-th entry into or return from the kernel; True where it got through."""
     child = os.fork()
     if child == 0:
@@ -128,7 +128,7 @@ def test_a_writer_that_is_killed_at_any_step_leaves_a_history_that_can_be_read(f
         folder.mkdir()
         if not first:
             record(str(folder), row("old"))
-        through = killed_after(step, lambda: record(str(folder), row("new", 200.0)) and None)
+        through = killed_after(step, lambda: record(str(folder), row("new", 200.0)))
         assert runs_of(folder) in ((["new"], []) if first else (["new", "old"], ["old"])), step
         record(str(folder), row("next", 300.0))
         assert runs_of(folder)[0] == "next"
@@ -301,12 +301,16 @@ def test_what_is_no_plain_file_is_not_touched(folder: Path, layout: Layout, tmp_
     record(str(tmp_path), row("precious"))
     (tmp_path / NAME).rename(target)
     before = target.read_bytes()
-    {
-        "link": lambda: (folder / NAME).symlink_to(target),
-        "hard link": lambda: (folder / NAME).hardlink_to(target),
-        "pipe": lambda: os.mkfifo(folder / NAME),
-        "folder": (folder / NAME).mkdir,
-    }[kind]()
+    planted = folder / NAME
+    match kind:
+        case "link":
+            planted.symlink_to(target)
+        case "hard link":
+            planted.hardlink_to(target)
+        case "pipe":
+            os.mkfifo(planted)
+        case _:
+            planted.mkdir()
     assert "no plain file" in keep(layout, UNIT, row("a")).complaint
     with pytest.raises(Exception, match="no plain file"):
         read(layout, UNIT)
