@@ -65,7 +65,7 @@ def _live(unit: UnitName, layout: Layout) -> dict[str, str] | None:
             state = bus.unit_state(unit.service)
     except (BlindError, LifecycleError):
         return {"run": run, "phase": phase} if run and phase not in (Phase.DOWN, Phase.FAILED) else None
-    if state.active in ENDED or not state.invocation_id:
+    if state.active in ENDED or "auto-restart" in state.sub or not state.invocation_id:
         return None
     return {"run": state.invocation_id, "phase": phase if run == state.invocation_id else state.active}
 
@@ -138,7 +138,7 @@ def _why_lines(row: Row, found: list[Row], unit: UnitName) -> list[str]:
         return [f"run {printable(row['run'][:SHORT])} has not ended"]
     lasted = ", ".join(f"{phase} {show_duration(seconds)}" for phase, seconds in phases(row).items())
     seconds = _seconds(row)
-    after = f" after {show_duration(round(seconds, 1))}" if seconds is not None else ""
+    after = f", after {show_duration(round(seconds, 1))}" if seconds is not None else ""
     shown = [f"run {printable(row['run'][:SHORT])} {_ended(cause)} {_when(number(row, 'ended'))}{after}"]
     shown += [f"  phases: {lasted}"] if lasted else []
     shown.append(f"  cause: {cause.text} ({cause.code})")

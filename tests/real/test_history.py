@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
@@ -11,8 +10,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from gpu_lifecycle.facts import Layout, UnitName
 from gpu_lifecycle.jobs.history import keep, read
 from gpu_lifecycle.system import history
 from gpu_lifecycle.system.history import DAMAGED, KEPT, NAME, HistoryError, record, rows
+from tests.killed import killed_after
 
 UNIT = UnitName("sglang-kimi")
 NOBODY = 65534
@@ -95,30 +96,6 @@ def test_no_history_is_none(folder: Path, layout: Layout) -> None:
 
 
 # Killed at every step
-
-PTRACE_TRACEME, PTRACE_SYSCALL = 0, 24  # ptrace(2)
-LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def killed_after(stops: int, work: Callable[[], object]) -> bool:
-    """Runs ``work`` in a child that is killed at its n-th entry into or return from the kernel; True where it got through."""
-    child = os.fork()
-    if child == 0:
-        LIBC.ptrace(PTRACE_TRACEME, 0, None, None)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        try:
-            work()
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    for _ in range(stops):
-        LIBC.ptrace(PTRACE_SYSCALL, child, None, None)
-        if os.WIFEXITED(os.waitpid(child, 0)[1]):
-            return True
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return False
-
 
 @pytest.mark.parametrize("first", [True, False], ids=["a new file", "an old file"])
 def test_a_writer_that_is_killed_at_any_step_leaves_a_history_that_can_be_read(folder: Path, first: bool) -> None:
@@ -318,17 +295,25 @@ def test_what_is_no_plain_file_is_not_touched(folder: Path, layout: Layout, tmp_
 
 
 @pytest.fixture
-def users(tmp_path: Path, folder: Path) -> Path:
-    """The folder is another user's, who can reach it."""
-    for place in (tmp_path, *tmp_path.parents):
-        if place.stat().st_uid == 0 and place.name:
-            place.chmod(place.stat().st_mode | 0o055)
-    os.chown(folder, NOBODY, NOBODY)
-    return folder
+def place() -> Iterator[Path]:
+    """A root that other users can reach, which pytest's own folders are not."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.fixture
+def users(place: Path) -> Path:
+    """The unit's folder is another user's."""
+    made = Path(Layout(str(place)).var_dir(UNIT))
+    made.mkdir(parents=True)
+    os.chown(made, NOBODY, NOBODY)
+    return made
 
 
 @root
-def test_root_writes_as_the_folders_owner(users: Path, layout: Layout) -> None:
+def test_root_writes_as_the_folders_owner(users: Path, place: Path) -> None:
+    layout = Layout(str(place))
     assert keep(layout, UNIT, row("a")) == keep(layout, UNIT, row("a"))
     assert (users / NAME).stat().st_uid == NOBODY
     assert keep(layout, UNIT, row("b", 200.0)).before == 1
@@ -336,7 +321,8 @@ def test_root_writes_as_the_folders_owner(users: Path, layout: Layout) -> None:
 
 
 @root
-def test_root_follows_no_link_to_what_only_root_may_write(users: Path, layout: Layout, tmp_path: Path) -> None:
+def test_root_follows_no_link_to_what_only_root_may_write(users: Path, place: Path, tmp_path: Path) -> None:
+    layout = Layout(str(place))
     secret = tmp_path / "secret"
     secret.mkdir(mode=0o700)
     record(str(secret), row("precious"))
@@ -362,7 +348,7 @@ def test_a_folder_that_everybody_may_write_is_refused(layout: Layout, folder: Pa
     assert "chmod o-w" in keep(layout, UNIT, row("a")).complaint
 
 
-def as_user(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def as_user(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Our own command line as another user, on this tree."""
     code = """
 import sys
@@ -377,26 +363,26 @@ except LifecycleError as error:
     sys.exit(error.status)
 """
     environment = {"PYTHONPATH": str(Path(history.__file__).parents[2]), "PATH": os.environ["PATH"]}
-    command = [sys.executable, "-B", "-c", code, str(tmp_path), *words]
+    command = [sys.executable, "-B", "-c", code, str(place), *words]
     who: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "cwd": "/", "env": environment}
     return subprocess.run(command, capture_output=True, text=True, **who)
 
 
 @root
-def test_without_root_it_is_read_by_who_may_and_said_to_who_may_not(users: Path, layout: Layout, tmp_path: Path) -> None:
+def test_without_root_it_is_read_by_who_may_and_said_to_who_may_not(users: Path, place: Path) -> None:
     now = time.time()
     ended = row("feed", now, ended=now + 1, outcome="failed", evidence="the engine exited", cure="")
-    assert not keep(layout, UNIT, ended).complaint
-    done = as_user(tmp_path, "why", "sglang-kimi")
+    assert not keep(Layout(str(place)), UNIT, ended).complaint
+    done = as_user(place, "why", "sglang-kimi")
     assert (done.returncode, done.stderr) == (0, "")
     assert "run feed failed at" in done.stdout
     os.chown(users / NAME, 0, 0)
-    done = as_user(tmp_path, "why", "sglang-kimi")
+    done = as_user(place, "why", "sglang-kimi")
     assert (done.returncode, done.stdout) == (77, "")
     assert "may not be read by this user: run it as root" in done.stderr
     os.chown(users, 0, 0)
     os.chown(users / NAME, 0, NOBODY)
-    assert "run feed failed at" in as_user(tmp_path, "why", "sglang-kimi").stdout, "a member of the file's group"
+    assert "run feed failed at" in as_user(place, "why", "sglang-kimi").stdout, "a member of the file's group"
     os.chown(users, 0, 0)
     users.chmod(0o700)
-    assert as_user(tmp_path, "runs", "sglang-kimi").returncode == 77
+    assert as_user(place, "runs", "sglang-kimi").returncode == 77
