@@ -84,6 +84,7 @@ class Account:
 
     def _end(self, life: Life) -> None:
         self.row |= {"ended": round(time.time(), 3), "stop": not life.failure, "gpu": life.refusal if life.failure else ""}
+        self.row["spent"] = life.budget.spent if life.failure else ""
         signs, said = self.output.current(), self.output.telling_lines()
         self.cause = classify(ended_of(self.row, signs, said, tuple(self.probes), self.nvml))
         self.row |= cause_row(self.cause)

@@ -10,7 +10,7 @@ from gpu_lifecycle.facts import Layout, Phase, UnitName
 from gpu_lifecycle.jobs.history import read
 from gpu_lifecycle.jobs.inspect import print_json
 from gpu_lifecycle.jobs.state import StateFile
-from gpu_lifecycle.rules.account import cause_of, cause_row, lines, number, phases, text
+from gpu_lifecycle.rules.account import cause_of, cause_row, lines, number, phases, text, times
 from gpu_lifecycle.rules.cause import CAUSES, Cause, Outcome, for_unit
 from gpu_lifecycle.rules.quantity import show_count, show_duration
 from gpu_lifecycle.rules.text import printable
@@ -109,6 +109,8 @@ def _run_json(row: Row) -> Row:
         "outcome": text(row, "outcome") or None if "code" in row else None,
         "cause": row.get("code"),
         "text": text(row, "text") or None,
+        "times": times(row),
+        "first": number(row, "first"),
         "systemd": printable(text(row, "systemd"), 100) or None,
     }
 
@@ -123,13 +125,18 @@ def _why_json(row: Row | None, found: list[Row], unit: UnitName) -> Row:
         "cause": {"code": cause.code, "text": cause.text, "cure": for_unit(cause.cure, unit.name)} if cause else None,
         "evidence": [printable(line, 500) for line in lines(row, "evidence")],
         "incident": printable(text(row, "folder"), 300) or None,
-        "before": {"count": len(same), "of": len(earlier), "last": number(same[0], "ended") if same else None},
+        "before": {"count": _total(same, row), "of": _total(earlier, row), "last": number(same[0], "ended") if same else None},
     }
 
 
 def _before(row: Row, found: list[Row]) -> tuple[list[Row], list[Row]]:
     earlier = found[found.index(row) + 1 :]
     return [item for item in earlier if item.get("code") == row.get("code")], earlier
+
+
+def _total(found: list[Row], row: Row) -> int:
+    """All of these, and those that ``row`` itself stands for beside the last one."""
+    return sum(map(times, found)) + times(row) - 1
 
 
 def _why_lines(row: Row, found: list[Row], unit: UnitName) -> list[str]:
@@ -153,11 +160,14 @@ def _ended(cause: Cause) -> str:
 
 def _often(row: Row, found: list[Row]) -> str:
     same, earlier = _before(row, found)
-    if not earlier:
+    count, total = _total(same, row), _total(earlier, row)
+    if not total:
         return "no earlier run is known"
-    if not same:
-        return f"none of the {show_count(len(earlier), 'earlier run')} that are known"
-    return f"{len(same)} of {show_count(len(earlier), 'earlier run')}, the last {_when(number(same[0], 'ended'))}"
+    if not count:
+        return f"none of the {show_count(total, 'earlier run')} that are known"
+    last = f", the last {_when(number(same[0], 'ended'))}" if same else ""
+    since = f", {times(row)} in a row since the first {_when(number(row, 'first'))}" if times(row) > 1 else last
+    return f"{count} of {show_count(total, 'earlier run')}{since}"
 
 
 def _more(row: Row) -> str:
@@ -183,4 +193,10 @@ def _cells(row: Row) -> tuple[str, ...]:
     cause = cause_of(row)
     first = printable(cause.evidence[0], 60) if cause and cause.evidence else ""
     ended = f"{cause.code}: {first}" if cause and first else cause.code if cause else ""
-    return printable(row["run"][:SHORT]), began, lasted, str(cause.outcome) if cause else "running", ended
+    return printable(row["run"][:SHORT]), began, lasted, _outcome(row, cause), ended
+
+
+def _outcome(row: Row, cause: Cause | None) -> str:
+    if cause is None:
+        return "running"
+    return f"{cause.outcome}, {times(row)} times" if times(row) > 1 else str(cause.outcome)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_lifecycle.facts import Phase
+from gpu_lifecycle.rules.budget import signature
 from gpu_lifecycle.rules.cause import CAUSES, Cause, Ended, Outcome
 from gpu_lifecycle.rules.signatures import Signs
 
@@ -52,6 +53,11 @@ def lines(row: Row, key: str) -> tuple[str, ...]:
     return tuple(line for line in text(row, key).split("\n") if line)
 
 
+def times(row: Row) -> int:
+    """How many runs in a row this one stands for."""
+    return max(1, whole(row, "times") or 1)
+
+
 def joined(parts: Sequence[str]) -> str:
     return "\n".join(part.replace("\n", " ") for part in parts)
 
@@ -74,6 +80,7 @@ def ended_of(
         probes=probes,
         signs=signs,
         lines=said,
+        spent=text(row, "spent"),
         **systemd,
     )
 
@@ -85,6 +92,7 @@ def cause_row(cause: Cause) -> dict[str, Any]:
         "text": cause.text,
         "cure": cause.cure,
         "evidence": joined(cause.evidence),
+        "like": signature(f"{cause.code}: {cause.evidence[0]}") if cause.outcome is Outcome.REFUSED and cause.evidence else "",
     }
 
 

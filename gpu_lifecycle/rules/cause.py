@@ -47,6 +47,7 @@ class Ended:
     probes: tuple[str, ...] = ()  # answers of the health endpoint, oldest first
     signs: Signs = ()  # rules.signatures.current
     lines: tuple[str, ...] = ()  # the engine's most telling lines
+    spent: str = ""  # why it is not tried again
     result: str = ""  # systemd's SERVICE_RESULT, EXIT_CODE and EXIT_STATUS (systemd.exec(5))
     code: str = ""
     status: str = ""
@@ -169,6 +170,7 @@ def _evidence(ended: Ended) -> tuple[str, ...]:
     known = first_cause(ended.signs) or not (ended.failure or ended.verdict)
     found += [] if known else [f'the engine said: "{line}"' for line in ended.lines]
     found += [f"the last health checks: {', '.join(ended.probes)}"] if ended.probes and ended.failure else []
+    found += [f"it is not tried again: {ended.spent}"] if ended.spent else []
     found += [f"after the stop: {ended.after}"] if ended.after else []
     return tuple(printable(text, SHOWN) for text in found if text)
 

@@ -25,11 +25,12 @@ TEXT = 2000  # characters of a text of a row
 TEXTS = 12000  # ... of its longest, the evidence
 PAGES = 4096  # of 4 KiB: the file's greatest size
 LOCKED = 2.0  # seconds to wait for another one's write
-STEPS = 20_000_000  # of SQLite's machine that one read may take: the file may hold anything
+STEPS = 20_000_000  # of SQLite's machine that one use of it may take: the file may hold anything
 TABLE = (
     "CREATE TABLE runs (run TEXT PRIMARY KEY, began REAL NOT NULL, ended REAL, outcome TEXT, code TEXT, document TEXT NOT NULL)"
 )
 SELECT = "SELECT run, began, ended, outcome, code, document FROM runs"
+BEFORE = "SELECT sum(coalesce(json_extract(document, '$.times'), 1)) FROM runs WHERE code = ? AND run != ?"
 BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 
 Row = dict[str, Any]
@@ -42,8 +43,9 @@ class HistoryError(Exception):
 def record(folder: str, row: Row) -> tuple[int, str]:
     """Adds ``row``, or its keys to those of the run that is known. A value of None changes nothing.
 
-    ``run`` and ``began`` (seconds since the epoch) have to be there. Returns how many other runs have ended with this ``code``,
-    and "" or what was wrong and is mended. Raises HistoryError, and leaves all as it was.
+    ``run`` and ``began`` (seconds since the epoch) have to be there; one that is ``like`` the one before it takes its place.
+    Returns how many other runs have ended with this ``code``, and "" or what was wrong and is mended. Raises HistoryError,
+    and leaves all as it was.
     """
     note = ""
     for _ in range(2):
@@ -65,8 +67,6 @@ def rows(folder: str, limit: int = KEPT) -> list[Row]:
     writable = os.access(folder, os.W_OK)  # a journal that a killed writer left can be rolled back then
     try:
         with closing(_connect(path, "rw" if writable else "ro")) as db:
-            left = [STEPS // 1000]
-            db.set_progress_handler(lambda: _spend(left), 1000)
             _known(db)
             return [_row(item) for item in db.execute(f"{SELECT} ORDER BY began DESC LIMIT ?", (limit,))]
     except sqlite3.Error as error:
@@ -81,7 +81,7 @@ def _spend(left: list[int]) -> bool:
 def _row(item: tuple[Any, ...]) -> Row:
     try:
         document = json.loads(item[5])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         document = {}
     named = dict(zip(("run", "began", "ended", "outcome", "code"), item[:5], strict=True))
     return (document if isinstance(document, dict) else {}) | {key: value for key, value in named.items() if value is not None}
@@ -95,12 +95,28 @@ def _record(folder: str, row: Row) -> int:
         _known(db, make=True)
         old = db.execute(f"{SELECT} WHERE run = ?", (row["run"],)).fetchone()
         new = (_row(old) if old else {}) | {key: _cut(key, value) for key, value in row.items() if value is not None}
+        _count(db, new)
         named = [new.get(key) for key in ("run", "began", "ended", "outcome", "code")]
         db.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)", (*named, json.dumps(new)))
         db.execute("DELETE FROM runs WHERE run NOT IN (SELECT run FROM runs ORDER BY began DESC LIMIT ?)", (KEPT,))
-        count = db.execute("SELECT count(*) FROM runs WHERE code = ? AND run != ?", (new.get("code"), new["run"])).fetchone()[0]
+        count = db.execute(BEFORE, (new.get("code"), new["run"])).fetchone()[0]
         db.execute("COMMIT")
-        return int(count)
+        return int(count or 0) + _times(new) - 1
+
+
+def _count(db: sqlite3.Connection, new: Row) -> None:
+    """A run that is ``like`` the one before it takes its place, and counts it: a start may be refused every 15 s all night."""
+    newest = db.execute(f"{SELECT} WHERE run != ? ORDER BY began DESC LIMIT 1", (new["run"],)).fetchone()
+    before = _row(newest) if newest else {}
+    if new.get("like") and before.get("like") == new["like"]:
+        new["times"] = _times(before) + 1
+        new["first"] = before.get("first", before["began"])
+        db.execute("DELETE FROM runs WHERE run = ?", (before["run"],))
+
+
+def _times(row: Row) -> int:
+    times = row.get("times")
+    return times if isinstance(times, int) and 0 < times < 1 << 31 else 1
 
 
 def _cut(key: str, value: Any) -> Any:
@@ -122,6 +138,8 @@ def _known(db: sqlite3.Connection, *, make: bool = False) -> None:
 def _connect(path: str, mode: str) -> sqlite3.Connection:
     quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     db = sqlite3.connect(f"file:{quoted}?mode={mode}", uri=True, timeout=LOCKED, isolation_level=None, check_same_thread=False)
+    left = [STEPS // 1000]
+    db.set_progress_handler(lambda: _spend(left), 1000)
     db.execute("PRAGMA trusted_schema = OFF")  # what a file brings along, such as a view, gets no function that could do harm
     return db
 

@@ -76,6 +76,20 @@ def test_how_often_before(folder: Path) -> None:
     assert runs_of(folder) == ["r5", "r4", "r3", "r2", "r1", "r0"]
 
 
+def test_a_start_that_is_refused_all_night_is_one_row(folder: Path) -> None:
+    """It does not push out what is worth knowing."""
+    record(str(folder), row("end", 1.0))
+    counts = [record(str(folder), row(f"r{n}", 10.0 + n, "refused-75", like="port taken"))[0] for n in range(20)]
+    assert counts == list(range(20))
+    assert record(str(folder), row("r19", 29.0, "refused-75", like="port taken"))[0] == 19, "written twice, counted once"
+    assert runs_of(folder) == ["r19", "end"]
+    (newest, _) = rows(str(folder))
+    assert (newest["times"], newest["first"]) == (20, 10.0)
+    record(str(folder), row("s", 40.0, "refused-75", like="a tenant"))
+    assert record(str(folder), row("t", 50.0, "refused-75", like="port taken"))[0] == 21
+    assert runs_of(folder) == ["t", "s", "r19", "end"]
+
+
 def test_it_does_not_grow_for_ever(folder: Path) -> None:
     record(str(folder), row("0", 0.0))
     many = [(str(n), float(n), json.dumps({"e": "x" * 1000})) for n in range(1, 900)]

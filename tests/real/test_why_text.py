@@ -120,3 +120,16 @@ def test_the_table(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
     assert "refused  refused-75: port 30000 is taken" in lines[1]
     assert "failed" in lines[2]
     assert "cuda-oom: the engine exited with status 1" in lines[2]
+
+
+def test_what_is_refused_again_and_again_is_one_line(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+    write(layout, "end", NOW - 100, OOM)
+    for number in range(40):
+        write(layout, f"run{number}", NOW + number, Ended(refusal=75, refused=f"process {4000 + number} holds 76 GiB of GPU 1"))
+    runs(UNIT, layout, as_json=False)
+    lines = shown(capsys).splitlines()
+    assert [line.split()[0] for line in lines] == ["RUN", "run39", "end"]
+    assert "refused, 40 times" in lines[1]
+    why(UNIT, layout, "", as_json=False)
+    assert "before: 39 of 40 earlier runs, 40 in a row since the first at 2023-11-1" in shown(capsys)
+    assert asked(capsys, layout)["before"]["count"] == 39
