@@ -32,6 +32,7 @@ def keep(layout: Layout, unit: UnitName, row: dict[str, Any]) -> Kept:
     """Writes a row, as the owner of the unit's folder. Never raises."""
     folder = layout.var_dir(unit)
     try:
+        os.makedirs(folder, exist_ok=True)  # systemd has made it, but not for a run in the foreground
         owner = _owner(folder)
         if owner is None:
             before, note = Patience(SECONDS).one(os.getpid(), lambda _: history.record(folder, row))

@@ -17,6 +17,7 @@ from gpu_lifecycle.rules.signatures_world import ECHOES, WORLD
 # Between these, order decides on lines that speak of two things: what is more exact comes first.
 SIGNATURES: tuple[Signature, ...] = (*GPU, *SETUP, *WORLD, *ECHOES)
 BY_CODE: Mapping[str, Signature] = {item.code: item for item in SIGNATURES}
+WORDS = tuple({word for item in SIGNATURES for word in item.words})
 APART = 120.0  # seconds of silence after which what was said before is not why the run ends now
 BURST = 20.0  # ... after which a new trouble begins: a warning of the import phase is not why a load fails minutes later
 OLD = 300.0  # an engine ends this long after its cause at most: SGLang takes 65 s, 120 s with a port that is taken
@@ -39,6 +40,8 @@ Signs = tuple[Sign, ...]
 def match(line: str) -> Signature | None:
     """The signature that this line bears. Cheap where it bears none: engines write thousands of lines in a second."""
     low = line.lower()
+    if not any(map(low.__contains__, WORDS)):
+        return None
     for item in SIGNATURES:
         if any(word in low for word in item.words) and item.pattern.search(line):
             return item

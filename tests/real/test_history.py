@@ -354,7 +354,18 @@ def test_a_folder_that_is_a_link_is_refused(layout: Layout, folder: Path, tmp_pa
     folder.rmdir()
     folder.symlink_to(tmp_path)
     assert "is no folder" in keep(layout, UNIT, row("a")).complaint
+    folder.unlink()
+    folder.symlink_to(tmp_path / "nowhere")
+    assert keep(layout, UNIT, row("a")).complaint
+    assert not (tmp_path / "nowhere").exists()
     assert not (tmp_path / NAME).exists()
+
+
+def test_a_folder_that_is_missing_is_made(layout: Layout, folder: Path) -> None:
+    folder.rmdir()
+    folder.parent.rmdir()
+    assert keep(layout, UNIT, row("a")).complaint == ""
+    assert [item["run"] for item in read(layout, UNIT)] == ["a"]
 
 
 def test_a_folder_that_everybody_may_write_is_refused(layout: Layout, folder: Path) -> None:
