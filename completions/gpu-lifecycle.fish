@@ -41,11 +41,11 @@ function __gpu_lifecycle_after
 end
 
 function __gpu_lifecycle_is_command
-    contains -- $argv[1] 'holders' 'gpus' 'check' 'sweep' 'serve' 'hook' 'status' 'install' 'uninstall' 'config' 'config init' 'config show' 'demo'
+    contains -- $argv[1] 'holders' 'gpus' 'check' 'sweep' 'serve' 'hook' 'status' 'why' 'runs' 'install' 'uninstall' 'config' 'config init' 'config show' 'demo'
 end
 
 function __gpu_lifecycle_awaits
-    contains -- "$argv[1] $argv[2]" 'install --root' 'uninstall --root' 'config init --engine' 'config init --output'
+    contains -- "$argv[1] $argv[2]" 'why --run' 'install --root' 'uninstall --root' 'config init --engine' 'config init --output'
 end
 
 complete -c gpu-lifecycle -f
@@ -56,6 +56,8 @@ complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a sweep -d 'the sweep by
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a serve -d 'the resident daemon (the unit\'s main process; also in the foreground)'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a hook -d 'the unit\'s own hooks; systemd calls them'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a status -d 'state, phase, progress, last probes'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a why -d 'why the last run ended, what was seen, what to do'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a runs -d 'the runs, how long their phases were, how they ended'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a install -d 'install the unit, its config example, catalog, user and folders'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a uninstall -d 'take away what install wrote, and nothing else'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a config -d 'write a commented config, or show the one that holds'
@@ -86,6 +88,13 @@ complete -c gpu-lifecycle -n '__gpu_lifecycle_at "status"' -s h -l help -d 'show
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "status"' -l json -d 'one JSON document on standard output'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "status"' -l follow -d 'go on until the unit is ready or has failed'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "status" 0' -a '(__gpu_lifecycle_units)'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "why"' -s h -l help -d 'show this help message and exit'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "why"' -l json -d 'one JSON document on standard output'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "why"' -l run -x  -d 'another run: its id, or the beginning of it'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "why" 0' -a '(__gpu_lifecycle_units)'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "runs"' -s h -l help -d 'show this help message and exit'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "runs"' -l json -d 'one JSON document on standard output'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "runs" 0' -a '(__gpu_lifecycle_units)'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "install"' -s h -l help -d 'show this help message and exit'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "install"' -l root -x -a '(__fish_complete_directories)' -d 'install into an image below DIR'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "install"' -l enable -d 'start it at boot, too'

@@ -83,6 +83,18 @@ def run_status(arguments: argparse.Namespace, layout: Layout) -> int:
     )
 
 
+def run_why(arguments: argparse.Namespace, layout: Layout) -> int:
+    from gpu_lifecycle.jobs.why import why
+
+    return why(unit_name(arguments.unit), layout, arguments.run_id, as_json=arguments.json)
+
+
+def run_runs(arguments: argparse.Namespace, layout: Layout) -> int:
+    from gpu_lifecycle.jobs.why import runs
+
+    return runs(unit_name(arguments.unit), layout, as_json=arguments.json)
+
+
 def run_check(arguments: argparse.Namespace, layout: Layout) -> int:
     from gpu_lifecycle.jobs.check import check
 
@@ -169,6 +181,9 @@ def parser() -> argparse.ArgumentParser:
     hooks.add_argument("unit", metavar="UNIT", help="a managed unit, such as sglang-kimi")
     status = json_too(add("status", "state, phase, progress, last probes", run_status, "optional"))
     status.add_argument("--follow", action="store_true", help="go on until the unit is ready or has failed")
+    why = json_too(add("why", "why the last run ended, what was seen, what to do", run_why, "required"))
+    why.add_argument("--run", dest="run_id", default="", metavar="ID", help="another run: its id, or the beginning of it")
+    json_too(add("runs", "the runs, how long their phases were, how they ended", run_runs, "required"))
     install = add("install", "install the unit, its config example, catalog, user and folders", run_install, "required")
     install.add_argument("--root", default="/", metavar="DIR", help="install into an image below DIR")
     install.add_argument("--enable", action="store_true", help="start it at boot, too")

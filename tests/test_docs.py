@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_lifecycle.rules.cause_texts import TEXTS
 from gpu_lifecycle.rules.events import EVENTS, catalog
 from gpu_lifecycle.rules.preflight import CODES
+from gpu_lifecycle.rules.signatures import SIGNATURES
 from gpu_lifecycle.rules.verdict import RULES
 from tools.pages import FOLDERS, pages
 
@@ -45,6 +47,25 @@ a warning is told in the journal (`start-doubtful`) and the start goes on. This 
 """
 
 
+CAUSES_PAGE = """# Why a run has ended
+
+`gpu-lifecycle why UNIT` names one of these causes. Rules in order choose it from all evidence (`gpu_lifecycle/rules/cause.py`):
+a refusal, the driver's word that the host has to act, the kernel's count of processes ended for memory, the engine's own words,
+an Xid, our own verdict, how the process ended, systemd's word. This page is made from `gpu_lifecycle/rules/` by `make docs`.
+
+| cause | what happened | what to do |
+| --- | --- | --- |
+"""
+SIGNATURES_PAGE = """
+## From the engine's own words
+
+Of several, the first in time of the best rank counts: *cause* before *effect* before *echo*.
+
+| cause | rank | what happened | what to do | said by |
+| --- | --- | --- | --- | --- |
+"""
+
+
 def verdicts() -> str:
     rows = [f"| {n} | `{name}` | {' '.join((rule.__doc__ or '').split())} |" for n, (name, rule) in enumerate(RULES, 1)]
     return VERDICTS + "\n".join(rows) + "\n"
@@ -60,7 +81,14 @@ def checks() -> str:
     return CHECKS_PAGE + "\n".join(rows) + "\n"
 
 
+def causes() -> str:
+    ours = [f"| `{code}` | {text} | {cure} |" for code, (text, cure) in TEXTS.items()]
+    said = [f"| `{x.code}` | {x.rank.name.lower()} | {x.text} | {x.cure} | {x.source} |" for x in SIGNATURES]
+    return CAUSES_PAGE + "\n".join(ours) + "\n" + SIGNATURES_PAGE + "\n".join(said) + "\n"
+
+
 PAGES = {
+    "docs/causes.md": causes,
     "docs/checks.md": checks,
     "docs/verdicts.md": verdicts,
     "docs/events.md": events,

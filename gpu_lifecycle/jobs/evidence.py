@@ -62,6 +62,18 @@ class Evidence:
     proc: Proc
     patience: Patience = field(default_factory=lambda: Patience(SECONDS))
 
+    async def keep(self, scene: Scene, journal: Journal) -> str:
+        """Gathers it and tells so; returns the folder, "" where nothing is kept. It fails nothing: a run has to end."""
+        try:
+            folder, locks = await asyncio.to_thread(self.gather, scene)
+        except OSError as error:
+            journal.tell(Event("sight-partial", f"no evidence of this is kept: {error}"))
+            return ""
+        journal.tell(Event("evidence-kept", f"evidence of this is kept in {folder}"))
+        if locks:
+            journal.tell(Event("build-locked", f"the load may have waited for a lock: {locks}"))
+        return folder
+
     def gather(self, scene: Scene) -> tuple[str, str]:
         """Keeps it; returns the folder, and what is known of locks that may have held a load up.
 
@@ -160,15 +172,3 @@ def _stack(program: str, pid: int, seconds: float) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"process {pid}: {error}\n"
     return f"process {pid}:\n" + (done.stdout or done.stderr).decode("utf-8", "backslashreplace")
-
-
-async def keep(evidence: Evidence, scene: Scene, journal: Journal) -> None:
-    """Gathers in a thread and tells where it is, or why there is none."""
-    try:
-        folder, locks = await asyncio.to_thread(evidence.gather, scene)
-    except OSError as error:
-        journal.tell(Event("sight-partial", f"no evidence of this is kept: {error}"))
-        return
-    journal.tell(Event("evidence-kept", f"evidence of this is kept in {folder}"))
-    if locks:
-        journal.tell(Event("build-locked", f"the load may have waited for a lock: {locks}"))

@@ -126,7 +126,8 @@ def pre_start(unit: UnitName, layout: Layout) -> Exit:
         hook.must_be_inside()
         hook.probe.begin()
         pause = _pause(hook)
-        hook.say("reading the config", refusal=None, allowed=None, engine_pid=None, gpus=[], probes=[])
+        account = hook.state.begun(Proc().boot_id)
+        hook.say("reading the config", refusal=None, allowed=None, engine_pid=None, gpus=[], probes=[], account=account)
         config = load_config(layout, unit)
         _wait(hook, pause)
         result = hook.sweep(config, survivors_only=False)
@@ -237,7 +238,7 @@ def _refuse(hook: Hook, status: Exit, text: str) -> Exit:
     )
     end = {"reason": f"refused-{status.value}", "text": text}
     refusal = {"run": hook.run, "status": int(status), "text": text} if status.permanent else None
-    kept = hook.say(f"refused: {text}", refusal=refusal, last_end=end)
+    kept = hook.say(f"refused: {text}", refusal=refusal, last_end=end, account=hook.state.refused(status, text))
     return Exit.OK if refusal and kept else status
 
 
@@ -296,6 +297,7 @@ def post_stop(unit: UnitName, layout: Layout) -> Exit:
         raise
     except LifecycleError as error:
         hook.journal.tell(Event("memory-held", f"cannot prove that the GPUs were released: {error}"))
+        _last_word(hook, "", str(error))
         hook.say(f"cannot prove that the GPUs were released: {error}", last_end=_last_end(str(error)))
         return error.status
     finally:
@@ -322,13 +324,21 @@ def _config_or_defaults(hook: Hook) -> Config:
 def _ended(hook: Hook, result: SweepResult, before: str) -> Exit:
     failed = os.environ.get("SERVICE_RESULT", "success") != "success"
     hook.phase = Phase.FAILED if failed else Phase.DOWN
+    line = _last_word(hook, before, "" if result.status is Exit.OK else result.text)
     if result.status is Exit.OK:
-        text = before if failed and before else "stopped"
+        text = line.removeprefix("failed: ") if failed else "stopped"
         hook.say(f"{text}; GPUs: {result.text}", last_end=_last_end(before), **_afterwards(result))
         return Exit.OK
     hook.phase = Phase.FAILED
     hook.say(f"after the stop: {result.text}", last_end=_last_end(result.text), **_afterwards(result))
     return result.status
+
+
+def _last_word(hook: Hook, before: str, after: str) -> str:
+    """Why the run has ended, in one line: told, and kept in the history."""
+    from gpu_lifecycle.jobs.last_word import last_word
+
+    return last_word(hook.layout, hook.unit, hook.state, hook.journal, before, after)
 
 
 def _afterwards(result: SweepResult) -> dict[str, object]:

@@ -4,31 +4,51 @@ from __future__ import annotations
 
 import base64
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from gpu_lifecycle.facts import Phase, UnitName
 from gpu_lifecycle.rules.events import Event
-from gpu_lifecycle.rules.output import Line
+from gpu_lifecycle.rules.output import Line, kept
 from gpu_lifecycle.rules.phases import Load, Step, advance
 from gpu_lifecycle.rules.quantity import show_count
+from gpu_lifecycle.rules.signatures import Sign, Signs, current, first_cause, hear, match
 from gpu_lifecycle.system.journal import SOCKET, Journal, is_journal
 from gpu_lifecycle.system.output import JournalSink, Left, Output
 
 LOOKED_AT = 1000  # bytes of a line: a marker stands in its beginning
+SIGNED = 2000  # ... and the words of an error within these
+TELLING = 5  # of the last lines, where none of them tells more than another
 
 
 class EngineOutput(Output):
-    """``load``: how far the load is by the lines that have come."""
+    """``load``: how far the load is by the lines that have come; ``signs``: what they say of a failure."""
 
     def __init__(self, journal: JournalSink | None, engine: str, load: Load) -> None:
         super().__init__(journal, self._hear)
         self.engine = engine
         self.load = load
+        self.signs: Signs = ()
 
     def _hear(self, line: Line) -> None:
+        if line.whole and (found := match(line.data[:SIGNED].decode("utf-8", "replace"))):
+            self.signs = hear(self.signs, found.code, kept(line.data[:SIGNED]), time.monotonic())
         if self.load.step < Step.SERVING:
             self.load = advance(self.load, line.data[:LOOKED_AT].decode("utf-8", "replace"), self.engine)
+
+    def current(self) -> Signs:
+        """What speaks of an end that comes now, the likeliest cause first."""
+        return current(self.signs, time.monotonic())
+
+    def telling_lines(self) -> tuple[str, ...]:
+        """The most telling lines of the newest trouble, else the last ones."""
+        return tuple(text for _, text in self.first) if super().telling() else tuple(self.tail()[-TELLING:])
+
+    def telling(self) -> str:
+        """The line of the likeliest cause; where none is known, the first line of the newest trouble."""
+        cause = first_cause(self.current())
+        return cause.line if cause else super().telling()
 
 
 def output_of(unit: UnitName, run: str, engine: str, packed: Mapping[str, Any] | None) -> EngineOutput:
@@ -40,6 +60,7 @@ def output_of(unit: UnitName, run: str, engine: str, packed: Mapping[str, Any] |
     sink = JournalSink(fields, waiting=left.waiting, lost=left.lost) if native else None
     output = EngineOutput(sink, engine, _load_of(packed or {}))
     output.adopt(left)
+    output.signs = _signs_of(packed or {})
     return output
 
 
@@ -77,13 +98,20 @@ def pack_output(output: EngineOutput) -> dict[str, Any]:
         "lost": left.lost,
         "tail": list(left.tail),
         "first": [list(said) for said in left.first],
+        "signs": [[sign.code, sign.line, sign.first, sign.last, sign.count] for sign in output.signs],
     }
+
+
+def _signs_of(packed: Mapping[str, Any]) -> Signs:
+    found = packed.get("signs", ())
+    return tuple(Sign(str(code), str(line), float(first), float(last), int(count)) for code, line, first, last, count in found)
 
 
 def unpack_output(packed: Mapping[str, Any]) -> Left:
     """What was packed; nothing where an older version had no pipes. Raises ValueError where it does not fit."""
     try:
         _load_of(packed)
+        _signs_of(packed)
         return Left(
             fds=tuple(int(fd) for fd in packed.get("fds", ())),
             pending=tuple(base64.b64decode(text) for text in packed.get("pending", ())),

@@ -8,6 +8,7 @@ import traceback
 
 from gpu_lifecycle.errors import BusyError, ConfigError, Exit, LifecycleError
 from gpu_lifecycle.facts import Layout, Level, Phase, UnitName
+from gpu_lifecycle.jobs.last_word import last_word
 from gpu_lifecycle.jobs.reload import merged, taken_over
 from gpu_lifecycle.jobs.serve import Daemon
 from gpu_lifecycle.jobs.settings import load, unit_cgroup
@@ -42,7 +43,10 @@ def serve(unit: UnitName, layout: Layout) -> Exit:
             _must_not_be_doomed(config, unit, journal, notifier)
         return asyncio.run(Daemon(unit, layout, config, text, journal, notifier, state, handover).main())
     except LifecycleError as error:
-        return _refused(error, journal, notifier, state)
+        refused = _refused(error, journal, notifier, state)
+        if not managed:  # under systemd the post-stop hook has the last word
+            last_word(layout, unit, state, journal, "", "")
+        return refused
     except Exception:  # noqa: BLE001 - the boundary: a defect is told with its traceback, and the unit restarts
         journal.tell(Event("defect", f"gpu-lifecycle has failed:\n{traceback.format_exc(limit=-3)}"))
         traceback.print_exc()
@@ -106,5 +110,6 @@ def _refused(error: LifecycleError, journal: Journal, notifier: Notifier, state:
         )
     )
     notifier.send(status_line(f"refused: {text}"))
-    state.save(Phase.FAILED, f"refused: {text}", last_end={"reason": f"refused-{error.status.value}", "text": text})
+    end = {"reason": f"refused-{error.status.value}", "text": text}
+    state.save(Phase.FAILED, f"refused: {text}", last_end=end, account=state.refused(error.status, text))
     return error.status

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +14,15 @@ from typing import assert_never
 from gpu_lifecycle import __version__
 from gpu_lifecycle.errors import BlindError, BusyError, Exit, LifecycleError
 from gpu_lifecycle.facts import Gpu, Identity, Layout, Phase, UnitName
+from gpu_lifecycle.jobs.account import Account
 from gpu_lifecycle.jobs.before import Before
 from gpu_lifecycle.jobs.drain import DrainWatch
-from gpu_lifecycle.jobs.evidence import Evidence, Scene, keep
+from gpu_lifecycle.jobs.evidence import Evidence, Scene
 from gpu_lifecycle.jobs.kernel import KernelEar, KernelNews
 from gpu_lifecycle.jobs.limits import claim_or_stop, limits_for, probe_deadline
 from gpu_lifecycle.jobs.loads import Loads, load_fields
 from gpu_lifecycle.jobs.look import Looker, own_pids
+from gpu_lifecycle.jobs.main_process import MainProcess
 from gpu_lifecycle.jobs.output import end_output, go_on, output_of, pack_output
 from gpu_lifecycle.jobs.reload import Plan, prepare, replace_process
 from gpu_lifecycle.jobs.settings import unit_cgroup
@@ -34,7 +35,7 @@ from gpu_lifecycle.rules.lifecycle import Life, step
 from gpu_lifecycle.rules.pace import look_after, tick_after
 from gpu_lifecycle.rules.readiness import Look
 from gpu_lifecycle.system.cgroup import Cgroup
-from gpu_lifecycle.system.engine import Adopted, Family, become_subreaper, engine_environment, reap_adopted, start
+from gpu_lifecycle.system.engine import Family, become_subreaper, engine_environment, reap_adopted
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.notify import Notifier, status_line
@@ -81,12 +82,10 @@ class Daemon:
         self.family = Family(self.proc, Cgroup(cgroup) if cgroup else None)
         self.probe = GpuProbe()
         self.events: asyncio.Queue[life_rules.LifeEvent] = asyncio.Queue()
-        self.engine: subprocess.Popen[bytes] | Adopted | None = None
         self.looker = Looker(config, self.proc, self.family, self.probe)
         self.gpus: tuple[Gpu, ...] = ()
         self.kernel = KernelEar(layout, journal)
         self.news = KernelNews(self.kernel, self._advice, self._living, self.events.put_nowait)
-        self.ended: asyncio.Task[None] | None = None
         self.loads = Loads(layout, unit, config, self.proc, journal)
         self.drain = DrainWatch(config, self._serves, self.events.put_nowait)
         self.last: Look | None = None
@@ -95,8 +94,9 @@ class Daemon:
         self.evidence = Evidence(layout, unit, state.run, self.proc)
         self.before = Before(unit, state.run, layout.config(unit), self._before_ended)
         self.began = time.time()
-        self.oom_before = 0
         self.output = output_of(unit, state.run, config.server.preset.name, handover.output if handover else None)
+        self.engine = MainProcess(self.family, self.output, self.news, self.events.put_nowait)
+        self.account = Account(layout, unit, state, journal, self.output)
         self.watchers: list[asyncio.Task[None]] = []
 
     async def main(self) -> Exit:
@@ -108,7 +108,7 @@ class Daemon:
         loop.add_signal_handler(signal.SIGUSR1, lambda: self.looker.release(self.journal))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # the one before this, if any, has left them to us
         try:
-            if not await (self._take_over(loop, self.handover) if self.handover else self._begin(loop)):
+            if not await (self._take_over(self.handover) if self.handover else self._begin()):
                 return Exit.OK
             while True:
                 self._start_watching()
@@ -119,7 +119,7 @@ class Daemon:
         finally:
             await self._close(loop)
 
-    async def _begin(self, loop: asyncio.AbstractEventLoop) -> bool:
+    async def _begin(self) -> bool:
         """Starts the engine. False where a stop came first."""
         self.notifier.send(status_line("asking NVML for the claimed GPUs"))
         found = await claim_or_stop(self.probe, self.config, self.events.get())
@@ -132,7 +132,7 @@ class Daemon:
         self.kernel.begin(gpus, self.state.kernel_log)
         limits = limits_for(self.config, gpus, self.notifier.watchdog)
         self.life = Life(await asyncio.to_thread(self.loads.limits, limits, gpus), budget=self.state.budget)
-        await self._start_engine(loop, visible)
+        await self._start_engine(visible)
         return True
 
     def _start_watching(self) -> None:
@@ -140,7 +140,7 @@ class Daemon:
         for task in self.watchers:
             task.add_done_callback(lambda _: self.events.put_nowait(life_rules.Tick(-1)))
 
-    async def _take_over(self, loop: asyncio.AbstractEventLoop, handover: Handover) -> bool:
+    async def _take_over(self, handover: Handover) -> bool:
         """Goes on with a run that the program before this one, in this very process, has begun."""
         become_subreaper()
         self.gpus = handover.gpus
@@ -148,11 +148,9 @@ class Daemon:
         self.kernel.begin(handover.gpus, self.state.kernel_log, skip=False)
         limits = limits_for(self.config, handover.gpus, self.notifier.watchdog)
         self.life = unpack(handover.life, await asyncio.to_thread(self.loads.limits, limits, handover.gpus))
-        self.oom_before = handover.oom
-        self.engine = Adopted(self.life.engine)
         if self.life.was_ready:
             self.looker.generated = None  # that was shown before
-        self._mind_engine(loop)
+        self.engine.adopt(self.life.engine, handover.oom)
         if handover.stop:
             self.events.put_nowait(life_rules.StopRequested())
         code = f"version {__version__}" + (f" in place of {handover.version}" if handover.version != __version__ else "")
@@ -174,7 +172,7 @@ class Daemon:
         assert self.life
         plan = self.plan or Plan(self.latest, "")
         return Handover(self.state.run, pack(self.life), self.gpus, self.text, plan.latest, __version__, plan.changes,
-                        self.oom_before, stop, pack_output(self.output))  # fmt: skip
+                        self.engine.oom_before, stop, pack_output(self.output))  # fmt: skip
 
     def _answer_reload(self, *, ok: bool, text: str) -> None:
         self.journal.tell(Event("reloaded" if ok else "reload-refused", text))
@@ -190,8 +188,7 @@ class Daemon:
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         self.output.rest()
         await self._stop_watching()
-        if self.ended:
-            await self.ended
+        await self.engine.settle()
         await self.looker.close()
         self.probe.close()
         self.threads.shutdown()
@@ -233,33 +230,12 @@ class Daemon:
         elif self.life and (self.reloading is None or self.reloading.done()):
             self.reloading = asyncio.create_task(self._reload())
 
-    async def _start_engine(self, loop: asyncio.AbstractEventLoop, visible: dict[str, str]) -> None:
+    async def _start_engine(self, visible: dict[str, str]) -> None:
         become_subreaper()
-        self.oom_before = self.family.oom_kills()
-        server, file = self.config.server, self.layout.config(self.unit)
+        server = self.config.server
         environment = engine_environment(os.environ, server.environment | visible, self.unit, self.state.run)
-        # In a thread: a program on a dead network file system must not keep a stop from being heard.
-        self.engine = await asyncio.to_thread(start, server.command, environment, file, self.output.open())
-        self._mind_engine(loop)
-        self.events.put_nowait(life_rules.Started(self.engine.pid))
-
-    def _mind_engine(self, loop: asyncio.AbstractEventLoop) -> None:
-        assert self.engine
-        self.output.begin(loop)
-        pidfd = os.pidfd_open(self.engine.pid)
-        loop.add_reader(pidfd, self._engine_ended, loop, pidfd)
-
-    def _engine_ended(self, loop: asyncio.AbstractEventLoop, pidfd: int) -> None:
-        """The pidfd is readable: the main process has ended. Its status is taken here, once."""
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
-        self.ended = asyncio.create_task(self._note_end())
-
-    async def _note_end(self) -> None:
-        assert self.engine
-        await self.news.hear()  # the reason before the end
-        oom = self.family.oom_kills() - self.oom_before
-        self.events.put_nowait(life_rules.EngineExited(self.engine.wait(), oom, self.output.words))
+        pid = await self.engine.start(server.command, environment, self.layout.config(self.unit))
+        self.events.put_nowait(life_rules.Started(pid))
 
     def _before_ended(self, text: str) -> None:
         self.events.put_nowait(life_rules.BeforeEnded(text))
@@ -282,9 +258,11 @@ class Daemon:
                     watcher.result()  # a watcher that failed must not leave an engine unwatched
             before = self.life
             self.life, effects = step(self.life, event, time.monotonic())
+            self.account.note(self.life, event)
             for effect in effects:
                 await self._do(effect)
             self._save(changed=before.text != self.life.text or before.phase is not self.life.phase)
+        await self.account.close()
         return self.life.status
 
     async def _next_event(self) -> life_rules.LifeEvent:
@@ -344,19 +322,18 @@ class Daemon:
 
     async def _gather(self, why: str) -> None:
         """Evidence, before anything is signalled."""
-        living = self._living()
         environment = dict(os.environ) | self.config.server.environment
         since = None if self.life and self.life.was_ready else self.began
-        known = (why, living, self.looker.view, self.history, self.output.tail(), self.config.server.command[0])
-        await keep(self.evidence, Scene(*known, environment, since, load_fields(self.life)), self.journal)
+        known = (why, self._living(), self.looker.view, self.history, self.output.tail(), self.config.server.command[0])
+        scene = Scene(*known, environment, since, load_fields(self.life))
+        self.account.row["folder"] = await self.evidence.keep(scene, self.journal)
 
     def _children(self) -> set[int]:
         """Whose end is waited for elsewhere."""
-        return {child.pid for child in (self.engine, self.before.process) if child}
+        return {child.pid for child in (self.engine.child, self.before.process) if child}
 
     def _signal_main(self) -> None:
-        if self.engine and self.engine.poll() is None:
-            self.engine.send_signal(signal.SIGTERM)  # our own unreaped child: its pid cannot mean another process
+        self.engine.terminate()
         if self.life and self.life.phase is Phase.DRAINING:
             self.drain.begin()
 
@@ -370,7 +347,8 @@ class Daemon:
     def _save(self, *, changed: bool) -> None:
         assert self.life
         go_on(self.output, self.life.phase, self.journal)
-        self.state.keep(self.life, self.last, self.looker.view, self.gpus, self.journal, changed=changed)
+        account = self.account.row
+        self.state.keep(self.life, self.last, self.looker.view, self.gpus, self.journal, changed=changed, account=account)
 
     async def _stop_watching(self) -> None:
         self.probe.interrupt()
@@ -386,16 +364,16 @@ class Daemon:
         await self.before.close()
         await self.drain.close()
         await self.loads.close()
-        for task in (self.reloading, self.ended):
-            if task:
-                task.cancel()
-                await asyncio.wait({task})
+        await self.engine.close()
+        if self.reloading:
+            self.reloading.cancel()
+            await asyncio.wait({self.reloading})
         for number in SIGNALS:
             loop.remove_signal_handler(number)
         await self.looker.close()
-        if self.engine and self.engine.poll() is None:
+        if self.engine.child and self.engine.runs:
             self._signal_all(signal.SIGKILL)  # only after a defect of ours: nothing may outlive its watcher
-            self.engine.wait()
+            self.engine.child.wait()
         self.probe.close()
         end_output(self.output, self.journal)
         reap_adopted(self._children())

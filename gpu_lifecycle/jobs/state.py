@@ -80,6 +80,16 @@ class StateFile:
         number = (self.document.get("reload") or {}).get("number", 0)
         self.document["reload"] = {"number": number + 1, "ok": ok, "text": printable(text, 500)}
 
+    def begun(self, boot: str) -> dict[str, Any]:
+        """What the history will have of a run that begins now, in this boot of the machine (rules/account.py)."""
+        return {"run": self.run, "boot": boot, "began": round(time.time(), 3)}
+
+    def refused(self, status: Exit, text: str) -> dict[str, Any]:
+        """... of this run, which is refused before there is an engine."""
+        row = self.document.get("account") or {}
+        mine = dict(row) if row.get("run") == self.run else {"run": self.run}
+        return {**mine, "refusal": int(status), "refused": text, "ended": round(time.time(), 3)}
+
     def save(self, phase: Phase, text: str, **fields: Any) -> str:
         """Writes the document; returns "" or why it could not be written (the caller says so once and goes on)."""
         now = round(time.time(), 3)
@@ -96,14 +106,22 @@ class StateFile:
         return ""
 
     def keep(
-        self, life: Life, look: Look | None, view: GpuView | None, gpus: tuple[Gpu, ...], journal: Journal, *, changed: bool
+        self,
+        life: Life,
+        look: Look | None,
+        view: GpuView | None,
+        gpus: tuple[Gpu, ...],
+        journal: Journal,
+        *,
+        changed: bool,
+        **more: Any,
     ) -> None:
         """Saves it for a run: at once on a change, else about as often as looks are made. A failure is told once."""
         now = time.monotonic()
         if not changed and now - self.kept < KEEP_EVERY:
             return
         self.kept = now
-        complaint = self.save(life.phase, life.text, **state_fields(life, look, view, gpus))
+        complaint = self.save(life.phase, life.text, **state_fields(life, look, view, gpus), **more)
         if complaint and not self.complained:
             self.complained = True
             journal.tell(Event("sight-partial", f"the state file is not kept: {complaint}"))
@@ -158,6 +176,7 @@ KINDS: dict[str, Callable[[object], bool]] = {
     "allowed": _text,
     "kernel_log": _text,
     "last_end": _object,
+    "account": _object,
 }
 
 

@@ -20,6 +20,10 @@ COLOURS = {
     "ok": "green",
     "bad": "red",
     "warn": "yellow",
+    "stopped": "green",
+    "failed": "red",
+    "refused": "yellow",
+    "lost": "red",
 }
 PIPE_WIDTH = 160
 
@@ -95,3 +99,11 @@ def sweep_table(outcome: str, text: str, items: Sequence[Judged], results: Mappi
     if items:
         out.print(table)
     out.print(f"{escape(outcome)}: {escape(text)}")
+
+
+def runs_table(rows: Sequence[Sequence[str]]) -> None:
+    """Each run on a line: id, when it began, how long its phases were, how it ended and why."""
+    table = _table("RUN", "BEGAN", "PHASES", "ENDED", "CAUSE")
+    for run, began, phases, ended, cause in rows:
+        table.add_row(escape(run), began, phases, _word(ended), escape(cause))
+    console().print(table)

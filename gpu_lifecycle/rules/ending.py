@@ -29,11 +29,14 @@ LOADING_STOP_GRACE = 3.0  # an engine that is still loading has nothing to drain
 PROVEN = 600.0  # seconds of being ready after which a failure is a new one, not the old one again
 
 
-def fail(life: Life, why: str, now: float) -> Result:
-    """The engine is no good: no drain, a short grace for its main process, then the rest."""
+def fail(life: Life, why: str, now: float, verdict: str) -> Result:
+    """The engine is no good: no drain, a short grace for its main process, then the rest.
+
+    ``verdict`` is the kind of failure in a word of ``rules.cause``.
+    """
     grace = min(life.limits.term_grace, LOADING_STOP_GRACE)
     event = Event("engine-failed", why)
-    life, effects = _end(replace(life, failure=why), Phase.STOPPING, f"failed: {why}", grace, now, event)
+    life, effects = _end(replace(life, failure=why, verdict=verdict), Phase.STOPPING, f"failed: {why}", grace, now, event)
     return life, (*effects[:-1], Gather(why), *effects[-1:])  # what is signalled has nothing to show any more
 
 
@@ -44,7 +47,7 @@ def kernel_says(life: Life, said: KernelSays, now: float) -> Result:
         life = replace(life, refusal=said.text)
     if said.act is Act.LOG or life.stage:
         return life, told
-    life, effects = fail(life, said.text, now)
+    life, effects = fail(life, said.text, now, "gpu-error")
     return life, (*told, *effects)
 
 
@@ -101,7 +104,7 @@ def _end(life: Life, phase: Phase, text: str, grace: float, now: float, event: E
 def exited(life: Life, ended: EngineExited, now: float) -> Result:
     life = replace(life, engine_gone=True, before=False)
     if life.stage == 0:
-        life = replace(life, failure=_how(life, ended, now))
+        life = replace(life, failure=_how(life, ended, now), verdict="engine-exited")
         text = f"failed: {life.failure}"
         life, effects = _next_stage(replace(life, phase=Phase.STOPPING, since=now, text=text), now, 2)
         return life, (Notify(status=text), Tell(Event("engine-failed", life.failure)), Gather(life.failure), *effects)

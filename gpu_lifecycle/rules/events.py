@@ -156,6 +156,17 @@ EVENTS: dict[str, Kind] = {
         "Before anything was signalled, what the processes were doing, the GPUs and the last probes were written down.\n"
         "What to do: read it in the folder that the message names. The newest ten are kept.",
     ),
+    "run-ended": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2f01", NOTICE, "A run of @GPU_LIFECYCLE_UNIT@ has ended (@GPU_LIFECYCLE_CAUSE@)",
+        "Cause, chosen from all evidence by rules in order: @GPU_LIFECYCLE_CAUSE_TEXT@.\n"
+        "What to do: @GPU_LIFECYCLE_CURE@.\n"
+        "The evidence, and how often this has been before: gpu-lifecycle why @GPU_LIFECYCLE_UNIT@",
+    ),
+    "history-not-kept": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2f02", WARNING, "The history of @GPU_LIFECYCLE_UNIT@ is not kept as it should be",
+        "A run, or a part of it, is missing in what gpu-lifecycle why @GPU_LIFECYCLE_UNIT@ and gpu-lifecycle runs @GPU_LIFECYCLE_UNIT@\nshow. Nothing else depends on it.\n"
+        "What to do: as the message says; the file is history.db in the unit's folder below /var/lib/gpu-lifecycle.",
+    ),
     "phase-changed": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b0d", INFO, "@GPU_LIFECYCLE_UNIT@ has entered a new phase",
         "The phases of a start are loading, warming and ready; of an end draining and stopping.",

@@ -199,6 +199,7 @@ class Life:
     # the end
     failure: str = ""
     alike: str = ""  # what makes another failure the same one, where the words of this one are not it
+    verdict: str = ""  # what kind of failure that is, in one word of rules.cause
     refusal: str = ""  # why no restart can help, with what the host has to do
     stopping: bool = False
     before: bool = False  # stop.before is running, the engine has not been signalled yet

@@ -204,14 +204,14 @@ def _watched(life: Life, look: Look, now: float) -> Result:
     lost = life.workers - look.alive
     if lost:
         pids = ", ".join(str(identity.pid) for identity in sorted(lost, key=lambda item: item.pid))
-        return fail(life, f"lost {len(lost)} of {len(life.workers)} workers (pid {pids})", now)
+        return fail(life, f"lost {len(lost)} of {len(life.workers)} workers (pid {pids})", now, "worker-lost")
     limits = life.limits
     gap = now - life.looked > 3 * limits.interval + 2 * limits.probe_timeout
     pulse, beat = feel(life.pulse, look.counters, now, limits.busy_grace, gap=gap, within=limits.counters_within)
     life = replace(life, pulse=pulse)
     if beat is Beat.STALLED:
         why = f"stalled: {in_hand(look.counters)}, and no token for {show_duration(round(now - pulse.since))}"
-        return fail(life, f"{why} (watch.busy_grace); the health endpoint says: {look.health.text}", now)
+        return fail(life, f"{why} (watch.busy_grace); the health endpoint says: {look.health.text}", now, "stalled")
     busy = beat in (Beat.MOVING, Beat.QUIET)
     reasons = unmet(look, limits.needs, blind_is_fine=True, busy=busy)
     if reasons and gap:
@@ -249,7 +249,7 @@ def _busy(life: Life, look: Look, now: float) -> Result:
 def _strike(life: Life, reasons: tuple[str, ...], now: float) -> Result:
     strikes = life.strikes + 1
     if strikes >= life.limits.failures:
-        return fail(life, f"{show_count(strikes, 'check')} in a row failed: {'; '.join(reasons)}", now)
+        return fail(life, f"{show_count(strikes, 'check')} in a row failed: {'; '.join(reasons)}", now, "unhealthy")
     text = f"suspect: check {strikes} of {life.limits.failures} failed: {reasons[0]}"
     since = life.since if life.phase is Phase.SUSPECT else now
     life = replace(life, strikes=strikes, phase=Phase.SUSPECT, since=since, text=text)
@@ -270,8 +270,9 @@ def _too_long(life: Life, now: float) -> Result:
     if life.was_ready or not life.engine or life.stage:
         return life, ()
     if now - life.began > life.limits.ceiling:
-        return fail(life, f"not ready within ready.ceiling, {show_duration(life.limits.ceiling)}: {life.text}", now)
+        why = f"not ready within ready.ceiling, {show_duration(life.limits.ceiling)}: {life.text}"
+        return fail(life, why, now, "load-too-long")
     if now - life.progressed > life.limits.stall:
         why, alike = stalled(life, now)
-        return fail(replace(life, alike=alike), why, now)
+        return fail(replace(life, alike=alike), why, now, "load-stalled")
     return life, ()

@@ -88,6 +88,7 @@ def test_an_error_of_the_engines_restarts_the_unit(site: Site, log: Log, code: i
     settled(site)
     assert len(site.events("xid-seen")) == 1, "the next run does not count it again"
     assert site.show("NRestarts") == "1"
+    assert site.cli("why", "sglang-kimi")["cause"]["code"] == "gpu-error"
 
 
 @pytest.mark.parametrize("text", [xid(48), xid(64), xid(79), xid(95), xid(119), LOST], ids=lambda text: text[-40:])
@@ -103,6 +104,7 @@ def test_a_broken_gpu_is_an_end_that_is_not_restarted(site: Site, log: Log, text
     assert event["GPU_LIFECYCLE_GPU"] == uuid(3)
     assert ("power-cycle" if lost else "nvidia-smi --gpu-reset -i 0000:04:00.0") in event["MESSAGE"]
     assert "on the host" in site.cli("status", "sglang-kimi")["last_end"]["text"]
+    assert site.cli("why", "sglang-kimi")["cause"]["code"] == "gpu-action"
 
 
 def test_a_lost_gpu_that_takes_nvml_with_it_makes_no_storm(site: Site, log: Log) -> None:

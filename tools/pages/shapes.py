@@ -11,6 +11,7 @@ from typing import Literal, NotRequired
 from typing_extensions import TypedDict
 
 from gpu_lifecycle.facts import Level, OwnerKind, Phase, Verdict
+from gpu_lifecycle.rules.cause import Outcome
 
 Schema = Literal[1]
 
@@ -191,6 +192,73 @@ class ConfigShow(TypedDict):
     values: list[ConfigValue]
 
 
+class Running(TypedDict):
+    run: str
+    phase: str
+
+
+class Run(TypedDict):
+    run: str
+    """systemd's INVOCATION_ID of it."""
+    began: float | None
+    """Seconds since 1970, as the other times."""
+    ready: float | None
+    ended: float | None
+    seconds: float | None
+    """How long it was there."""
+    phases: dict[str, float]
+    """Seconds by phase."""
+    outcome: Outcome | None
+    """Null where it has not ended."""
+    cause: str | None
+    """A code of docs/causes.md."""
+    text: str | None
+    times: int
+    """How many runs in a row it stands for: a start that is refused all night is one."""
+    first: float | None
+    """When the first of those was."""
+    systemd: str | None
+    """systemd's own word on the end."""
+
+
+class Runs(TypedDict):
+    schema: Schema
+    unit: str
+    running: Running | None
+    """The run that is alive now."""
+    runs: list[Run]
+    """Newest first."""
+
+
+class WhyCause(TypedDict):
+    code: str
+    """Of docs/causes.md."""
+    text: str
+    cure: str
+
+
+class Before(TypedDict):
+    count: int
+    """How many of the earlier runs have ended for the same cause."""
+    of: int
+    last: float | None
+    """When the last of them ended."""
+
+
+class Why(TypedDict):
+    schema: Schema
+    unit: str
+    running: Running | None
+    run: Run | None
+    """Null where no run has ended."""
+    cause: WhyCause | None
+    evidence: list[str]
+    """The strongest first."""
+    incident: str | None
+    """The folder with more evidence."""
+    before: Before
+
+
 OUTPUTS: dict[str, object] = {
     "holders": Holders,
     "gpus": Gpus,
@@ -198,4 +266,6 @@ OUTPUTS: dict[str, object] = {
     "sweep": Sweep,
     "status": Status | Statuses,
     "config show": ConfigShow,
+    "why": Why,
+    "runs": Runs,
 }
