@@ -68,8 +68,6 @@ def limits_for(config: Config, gpus: tuple[Gpu, ...], watchdog: float | None) ->
         interval=interval,
         probe_timeout=config.watch.timeout,
         failures=config.watch.failures,
-        busy_grace=config.watch.busy_grace,
-        counters_within=preset.metrics.within if (preset := config.server.preset).metrics else True,
         drain=config.stop.drain,
         term_grace=config.sweep.term_grace,
         exit_deadline=config.sweep.exit_deadline,

@@ -7,14 +7,12 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import BlindError
 from gpu_lifecycle.facts import Gpu, GpuView, Identity
-from gpu_lifecycle.rules.engines import metrics_of, option
+from gpu_lifecycle.rules.engines import option
 from gpu_lifecycle.rules.events import Event
-from gpu_lifecycle.rules.metrics import Counters, counters
 from gpu_lifecycle.rules.quantity import show_duration
 from gpu_lifecycle.rules.readiness import Health, Look, Socket
 from gpu_lifecycle.system.engine import Family
@@ -60,10 +58,6 @@ class Looker:
         self.key = option(server.command, ("--api-key",)) or ""
         self.addresses = addresses(self.endpoint.host)  # once: a look must not wait for a name server
         self.health = HealthProbe(self.endpoint)
-        self.metrics = metrics_of(server.preset, server.command)
-        own_port = self.metrics is not None and self.metrics.port is not None and not self.endpoint.uds
-        place = replace(self.endpoint, port=self.metrics.port) if self.metrics and self.metrics.port and own_port else None
-        self.scraper = HealthProbe(place) if place else self.health
         self.title = re.compile(config.server.preset.worker_title) if config.server.preset.worker_title else None
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="nvml")  # the helper is asked by one thread at a time
         self.view: GpuView | None = None
@@ -91,9 +85,7 @@ class Looker:
         try:
             alive = self.family.living(self.probe.pids)
             socket = self.socket(alive)
-            asked_counters = asyncio.create_task(self._counters(socket, deadline))  # beside it: a busy endpoint may take long
             health = await self.health.get(health_path, deadline) if socket.listening else CONNECTION_REFUSED
-            work = await asked_counters
             if health.ok and socket.ours:
                 await self._generate()
         finally:
@@ -106,13 +98,7 @@ class Looker:
         model = self.config.server.served_name() or ""
         error = view.error.text if view.error else ""
         name = model.rstrip("/").rpartition("/")[2]
-        return Look(memory, socket, health, workers, frozenset(alive.values()), error, name, self.generated, work, estimated)
-
-    async def _counters(self, socket: Socket, deadline: float) -> Counters | None:
-        """The engine's own counters; None where it shows none, or the page does not say."""
-        if self.metrics is None or not socket.ours:
-            return None
-        return counters(await self.scraper.scrape(self.metrics.path, self.metrics.names, self.key, deadline), self.metrics)
+        return Look(memory, socket, health, workers, frozenset(alive.values()), error, name, self.generated, estimated)
 
     async def _generate(self) -> None:
         """One real token, once in a run: an endpoint that answers is not yet an engine that works.
@@ -173,8 +159,6 @@ class Looker:
             self.asking.cancel()
             await asyncio.wait({self.asking})
         await self.health.close()
-        if self.scraper is not self.health:
-            await self.scraper.close()
         self.threads.shutdown(wait=True)
 
 

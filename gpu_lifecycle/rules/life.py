@@ -9,7 +9,6 @@ from gpu_lifecycle.errors import Exit
 from gpu_lifecycle.facts import Identity, Phase
 from gpu_lifecycle.rules.budget import Budget
 from gpu_lifecycle.rules.events import Event
-from gpu_lifecycle.rules.liveness import Pulse
 from gpu_lifecycle.rules.phases import NOTHING_SAID, Load
 from gpu_lifecycle.rules.readiness import Look, Needs
 from gpu_lifecycle.rules.xid import KernelSays
@@ -31,8 +30,6 @@ class Limits:
     term_grace: float
     exit_deadline: float
     weights: int = 0  # bytes of them on each GPU; 0: not known
-    busy_grace: float = 300.0  # work in hand, and nothing moves: so long it may only be busy
-    counters_within: bool = True  # the engine's counters move within a request
     before: float = 0.0  # for stop.before, which keeps new requests away; 0: there is none
 
 
@@ -163,8 +160,6 @@ class Life:
     strikes: int = 0
     looked: float = 0.0
     blind_said: bool = False
-    pulse: Pulse = field(default_factory=Pulse)
-    busy_since: float | None = None  # since when only its counters speak for it
     memory: Mapping[str, int | None] = field(default_factory=dict)
     # the end
     failure: str = ""

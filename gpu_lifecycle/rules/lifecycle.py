@@ -34,7 +34,6 @@ from gpu_lifecycle.rules.life import (
     enter,
     extend,
 )
-from gpu_lifecycle.rules.liveness import Beat, feel, in_hand
 from gpu_lifecycle.rules.phases import Load, Step, left
 from gpu_lifecycle.rules.quantity import show_count, show_duration, show_size
 from gpu_lifecycle.rules.readiness import Look, blind, progress_of, unmet
@@ -204,22 +203,13 @@ def _watched(life: Life, look: Look, now: float) -> Result:
     if lost:
         pids = ", ".join(str(identity.pid) for identity in sorted(lost, key=lambda item: item.pid))
         return fail(life, f"lost {len(lost)} of {len(life.workers)} workers (pid {pids})", now)
-    limits = life.limits
-    gap = now - life.looked > 3 * limits.interval + 2 * limits.probe_timeout
-    pulse, beat = feel(life.pulse, look.counters, now, limits.busy_grace, gap=gap, within=limits.counters_within)
-    life = replace(life, pulse=pulse)
-    if beat is Beat.STALLED:
-        why = f"stalled: {in_hand(look.counters)}, and no token for {show_duration(round(now - pulse.since))}"
-        return fail(life, f"{why} (watch.busy_grace); the health endpoint says: {look.health.text}", now)
-    busy = beat in (Beat.MOVING, Beat.QUIET)
-    reasons = unmet(look, limits.needs, blind_is_fine=True, busy=busy)
+    reasons = unmet(look, life.limits.needs, blind_is_fine=True)
+    gap = now - life.looked > 3 * life.limits.interval + 2 * life.limits.probe_timeout
     if reasons and gap:
         return life, ()  # we were frozen or suspended: what was seen first after it proves nothing
     if reasons:
         return _strike(life, reasons, now)
     effects: list[Effect] = [Notify(("WATCHDOG=1",))]
-    life, said = _busy(life, look, now)
-    effects += said
     if blind(look) and not life.blind_said:
         life = replace(life, blind_said=True)
         effects.append(
@@ -232,17 +222,6 @@ def _watched(life: Life, look: Look, now: float) -> Result:
         life = replace(life, strikes=0, phase=Phase.READY, since=now, text=text)
         effects += [Notify(status=text), Tell(Event("healthy-again", text))]
     return life, tuple(effects)
-
-
-def _busy(life: Life, look: Look, now: float) -> Result:
-    """Says once that the endpoint does not answer well while the engine's counters show it at work, and when it does again."""
-    if look.health.ok and life.busy_since is not None:
-        text = f"ready: answers again after {show_duration(round(now - life.busy_since))} of work"
-        return replace(life, busy_since=None, text=text), (Notify(status=text),)
-    if look.health.ok or life.busy_since is not None:
-        return life, ()
-    text = f"ready, busy: {in_hand(look.counters) or 'at work'}; the health endpoint says: {look.health.text}"
-    return replace(life, busy_since=now, text=text), (Notify(status=text),)
 
 
 def _strike(life: Life, reasons: tuple[str, ...], now: float) -> Result:

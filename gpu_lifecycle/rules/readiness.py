@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpu_lifecycle.facts import Identity
-from gpu_lifecycle.rules.metrics import Counters
 from gpu_lifecycle.rules.quantity import show_size
 
 DEFAULT_MIN_USED = 512 * 1024 * 1024  # more than a bare CUDA context takes, less than any model's share
@@ -63,7 +62,6 @@ class Look:
     nvml_error: str = ""
     model: str = ""
     generated: Health | None = None  # the answer to the request for one token; None: not asked for
-    counters: Counters | None = None  # the engine's own, None: it shows none, or they could not be read
     estimated: bool = False  # a figure of ``memory`` is the GPU's total less what was there before, not the driver's own
 
     @property
@@ -80,10 +78,8 @@ def blind(look: Look) -> bool:
     return bool(look.nvml_error)
 
 
-def unmet(look: Look, needs: Needs, *, blind_is_fine: bool = False, busy: bool = False) -> tuple[str, ...]:
+def unmet(look: Look, needs: Needs, *, blind_is_fine: bool = False) -> tuple[str, ...]:
     """Every condition that does not hold, each in its own words; empty means ready.
-
-    ``busy``: the engine's core is at work, so that an endpoint which does not answer well proves nothing.
 
     ``blind_is_fine``: once ready, NVML's silence alone is no proof that the engine is dead.
     """
@@ -94,8 +90,6 @@ def unmet(look: Look, needs: Needs, *, blind_is_fine: bool = False, busy: bool =
     else:
         reasons += _memory(look, needs)
     reasons += _socket(look.socket)
-    if busy:
-        return tuple(reasons)
     if not look.health.ok:
         reasons.append(f"the health endpoint says: {look.health.text}")
     elif look.generated is not None and not look.generated.ok:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.rules.endpoints import Endpoint
 from gpu_lifecycle.rules.engines import Request
-from gpu_lifecycle.rules.metrics import Answer, Scrape, read
 from gpu_lifecycle.rules.readiness import Health
 from gpu_lifecycle.rules.text import printable
 
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
     import httpx
 
 BODY_LIMIT = 64 * 1024
-PAGE_LIMIT = 8 * 1024 * 1024  # of a metrics page, which has a line for each label
-REFUSED = "connection refused"
 
 
 class HealthProbe:
@@ -55,29 +51,20 @@ class HealthProbe:
             return Health(None, printable(f"the answer is {body[:100]!r}", 160), seconds)
         return Health(200, "one token generated", seconds)
 
-    async def scrape(self, path: str, names: Collection[str], key: str, deadline: float) -> Scrape:
-        """The engine's metrics page. Never raises; a page that was cut off says nothing, for its sums would be too small."""
-        code, text, body, _ = await self._within(deadline, Request("GET", path), key, PAGE_LIMIT)
-        if code == 200:
-            return read(body.decode("utf-8", "replace"), names)
-        return Scrape(Answer.REFUSED if text == REFUSED else Answer.FAILED, text)
-
-    async def _within(
-        self, deadline: float, request: Request, key: str, limit: int = BODY_LIMIT
-    ) -> tuple[int | None, str, bytes, float]:
+    async def _within(self, deadline: float, request: Request, key: str) -> tuple[int | None, str, bytes, float]:
         began = time.monotonic()
         body = b""
         code: int | None = None
         try:
             async with asyncio.timeout(deadline):
-                code, text, body = await self._ask(request, key, limit)
+                code, text, body = await self._ask(request, key)
         except TimeoutError:
             text = f"no answer within {deadline:g} s"
         except OSError as error:
             text = printable(f"cannot connect: {error}", 160)
         return code, text, body, time.monotonic() - began
 
-    async def _ask(self, request: Request, key: str, limit: int) -> tuple[int | None, str, bytes]:
+    async def _ask(self, request: Request, key: str) -> tuple[int | None, str, bytes]:
         import httpx
 
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
@@ -85,24 +72,24 @@ class HealthProbe:
         sent = self.client.stream(request.method, url, json=request.body, headers=headers, timeout=None)
         try:
             async with sent as response:
-                body = await _drain(response, limit)
+                body = await _drain(response)
         except httpx.ConnectError:
-            return None, REFUSED, b""
+            return None, "connection refused", b""
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             return None, printable(f"no usable answer: {type(error).__name__}: {error}", 160), b""
-        if len(body) > limit:
-            return None, f"an answer of more than {limit} bytes", b""
+        if len(body) > BODY_LIMIT:
+            return None, f"an answer of more than {BODY_LIMIT} bytes", b""
         return response.status_code, f"status {response.status_code}", body
 
     async def close(self) -> None:
         await self.client.aclose()
 
 
-async def _drain(response: httpx.Response, limit: int) -> bytes:
+async def _drain(response: httpx.Response) -> bytes:
     """The body, at most a bit beyond the limit."""
     body = b""
     async for chunk in response.aiter_raw():
         body += chunk
-        if len(body) > limit:
+        if len(body) > BODY_LIMIT:
             break
     return body

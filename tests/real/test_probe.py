@@ -7,16 +7,13 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from gpu_lifecycle.rules.endpoints import Endpoint
-from gpu_lifecycle.rules.metrics import Answer, Scrape
 from gpu_lifecycle.rules.readiness import Health
-from gpu_lifecycle.system.probe import BODY_LIMIT, PAGE_LIMIT, HealthProbe
+from gpu_lifecycle.system.probe import BODY_LIMIT, HealthProbe
 
-T = TypeVar("T")
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -64,12 +61,6 @@ async def dripping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 async def asked(handler: Handler, *, host: str = "127.0.0.1", uds: str = "", deadline: float = 10) -> Health:
     """Serves with ``handler``, and asks once."""
-    return await served(handler, lambda probe: probe.get("/health", deadline), host, uds)
-
-
-async def served(
-    handler: Handler, question: Callable[[HealthProbe], Awaitable[T]], host: str = "127.0.0.1", uds: str = ""
-) -> T:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -85,7 +76,7 @@ async def served(
     probe = HealthProbe(Endpoint(host, port, uds=uds))
     try:
         async with server:
-            return await question(probe)
+            return await probe.get("/health", deadline)
     finally:
         await probe.close()
 
@@ -204,38 +195,3 @@ def test_cancelling_is_not_swallowed() -> None:
             await task
 
     asyncio.run(run())
-
-
-PAGE = b'# HELP x\nsglang:num_queue_reqs{a="b"} 3\nsglang:num_queue_reqs{a="c"} 4\n'
-
-
-@pytest.mark.parametrize(
-    ("handler", "answer_", "text"),
-    [
-        (answer("200 OK", PAGE), Answer.READ, ""),
-        (answer("200 OK", PAGE + b"#" * (PAGE_LIMIT - len(PAGE))), Answer.READ, ""),
-        (answer("200 OK", PAGE + b"#" * PAGE_LIMIT), Answer.FAILED, "an answer of more than"),
-        (answer("200 OK", b"<html>"), Answer.FAILED, "holds no metrics"),
-        (answer("200 OK", b"\xff\x00"), Answer.FAILED, "holds no metrics"),
-        (answer("302 Found\r\nLocation: http://127.0.0.1:1/", PAGE), Answer.FAILED, "status 302"),
-        (answer("404 Not Found", PAGE), Answer.FAILED, "status 404"),
-        (silent, Answer.FAILED, "no answer within"),
-    ],
-)  # fmt: skip
-def test_a_metrics_page(handler: Handler, answer_: Answer, text: str) -> None:
-    seen = asyncio.run(served(handler, lambda probe: probe.scrape("/metrics", {"sglang:num_queue_reqs"}, "", 3)))
-    assert (seen.answer, dict(seen.sums)) == (answer_, {"sglang:num_queue_reqs": 7} if answer_ is Answer.READ else {})
-    assert text in seen.text
-
-
-def test_a_refused_metrics_page_is_told_from_a_failed_one() -> None:
-    async def knock(port: int) -> Scrape:
-        probe = HealthProbe(Endpoint("127.0.0.1", port))
-        try:
-            return await probe.scrape("/metrics", (), "", 5)
-        finally:
-            await probe.close()
-
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        assert asyncio.run(knock(bound.getsockname()[1])).answer is Answer.REFUSED
