@@ -71,6 +71,7 @@ def limits_for(config: Config, gpus: tuple[Gpu, ...], watchdog: float | None) ->
         drain=config.stop.drain,
         term_grace=config.sweep.term_grace,
         exit_deadline=config.sweep.exit_deadline,
+        busy_grace=config.watch.busy_grace,
         weights=weights // len(gpus) if weights and gpus else 0,
         before=config.stop.before_limit if config.stop.before else 0.0,
     )

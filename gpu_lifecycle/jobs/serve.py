@@ -22,7 +22,7 @@ from gpu_lifecycle.jobs.look import Looker, own_pids
 from gpu_lifecycle.jobs.output import end_output, go_on, output_of, pack_output
 from gpu_lifecycle.jobs.reload import Plan, prepare, replace_process
 from gpu_lifecycle.jobs.settings import unit_cgroup
-from gpu_lifecycle.jobs.state import StateFile, probe_row, state_fields
+from gpu_lifecycle.jobs.state import StateFile, probe_rows, state_fields
 from gpu_lifecycle.rules import lifecycle as life_rules
 from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.events import Event
@@ -279,12 +279,10 @@ class Daemon:
         """Looks at the engine again and again until the end begins."""
         assert self.life
         uuids = tuple(gpu.uuid for gpu in self.gpus)
-        preset = self.config.server.preset
         while self.life.stage == 0:
-            path = preset.live_path if self.life.was_ready else preset.ready_path
             try:
-                self.last = await self.looker.look(uuids, path, probe_deadline(self.config, self.notifier.watchdog))
-                self.history.append(probe_row(self.last) | {"at": round(time.time(), 1)})
+                self.last = await self.looker.look(uuids, self.life, probe_deadline(self.config, self.notifier.watchdog))
+                self.history += [row | {"at": round(time.time(), 1)} for row in probe_rows(self.last)]
                 self.kernel.know(identity.pid for identity in self.last.alive)
                 self.events.put_nowait(life_rules.Looked(self.last, self.output.load))
             except BlindError as error:

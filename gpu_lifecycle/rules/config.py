@@ -17,7 +17,8 @@ from gpu_lifecycle.rules import engines
 class Server:
     """``[server]``: what to run.
 
-    ``url``, ``model``, ``draft_model`` and ``tp`` override what the command says.
+    ``url``, ``model``, ``draft_model`` and ``tp`` override what the command says. ``api_key_file`` holds the key that our own
+    requests need: an absolute path, or the name of a systemd credential (LoadCredential=).
     """
 
     command: tuple[str, ...]
@@ -26,6 +27,7 @@ class Server:
     model: str | None = None
     draft_model: str | None = None
     tp: int | None = None
+    api_key_file: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -53,6 +55,19 @@ class Server:
         """The name that requests use for the model; None: not known."""
         named = engines.option(self.command, self.preset.name_options)
         return named or self.target()
+
+    def key_file(self, own: Mapping[str, str]) -> str:
+        """The file with the engine's API key; "" for none. ``own``: the daemon's environment, which names the credentials."""
+        named = self.api_key_file or engines.option(self.command, self.preset.key_file_options) or ""
+        if not named or "/" in named:
+            return named
+        folder = own.get("CREDENTIALS_DIRECTORY", "")  # systemd.exec(5)
+        return f"{folder or '/run/credentials'}/{named}"
+
+    def given_key(self, own: Mapping[str, str]) -> str:
+        """The engine's API key as the command or its environment says it; "" where neither does."""
+        variable = self.preset.key_env
+        return engines.option(self.command, self.preset.key_options) or self.environment.get(variable) or own.get(variable, "")
 
     def tensor_parallel(self) -> int | None:
         """Over how many GPUs each layer is split; None: the engine decides.

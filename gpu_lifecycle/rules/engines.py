@@ -51,7 +51,7 @@ class Engine:
     ``server.url`` must say it. ``default_tp`` None: the engine chooses by itself. ``worker_title`` is
     searched for in the titles of the unit's processes (empty: no workers of its own). ``clean_exit`` are the
     statuses (negative: a signal) that mean "did as told" after our own SIGTERM; ``drains``: SIGTERM lets
-    running requests finish.
+    running requests finish. ``key_env`` and ``key_file_options`` say where its API key comes from.
     """
 
     name: str
@@ -80,6 +80,10 @@ class Engine:
     clean_exit: frozenset[int] = frozenset((0, -15))
     drains: bool = False
     metrics: Metrics | None = None  # None: no counters of its work are known
+    health_generates: bool = False  # live_path answers 200 only after its core has made a token
+    key_options: tuple[str, ...] = ("--api-key",)
+    key_file_options: tuple[str, ...] = ()
+    key_env: str = ""
     drain_options: tuple[str, ...] = ()  # a number of seconds above 0 makes SIGTERM drain
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # more options: field of Command -> spellings
     flags: tuple[str, ...] = ()  # options without a value that count for the checks before a start
@@ -98,6 +102,7 @@ _TABLE = (
         # /health generates one token and says 503 after 20 s where the scheduler hangs; /ready is a mere flag
         ready_path="/health",
         live_path="/health",
+        health_generates=True,
         # token ids: no tokenizer takes part, and the model's name is not needed
         generate=Request(
             "POST",
@@ -110,6 +115,7 @@ _TABLE = (
         metrics=Metrics(
             # the first counts every forward pass: it moves within a long prefill, and with a health probe
             ("sglang:realtime_tokens_total", "sglang:generation_tokens_total", "sglang:prompt_tokens_total"),
+            levels=("sglang:token_usage",),
             running=("sglang:num_running_reqs",),
             queued=("sglang:num_queue_reqs",),
             option="--enable-metrics",
@@ -165,8 +171,11 @@ _TABLE = (
             "overrides": ("--hf-overrides",),
         },
         flags=("--skip-tokenizer-init",),
+        key_env="VLLM_API_KEY",
         metrics=Metrics(
+            # none of them moves before a prompt has been read to its end; the KV cache fills meanwhile
             ("vllm:iteration_tokens_total", "vllm:generation_tokens_total", "vllm:prompt_tokens_total"),
+            levels=("vllm:kv_cache_usage_perc",),
             running=("vllm:num_requests_running",),
             queued=("vllm:num_requests_waiting",),
         ),
@@ -183,6 +192,8 @@ _TABLE = (
         name_options=("-a", "--alias"),
         ready_path="/health",
         live_path="/health",
+        key_file_options=("--api-key-file",),
+        key_env="LLAMA_API_KEY",
         generate=Request("POST", "/completion", {"prompt": "a", "n_predict": 1, "cache_prompt": False}),
         metrics=Metrics(
             ("llamacpp:n_decode_total", "llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total"),
@@ -245,6 +256,7 @@ _TABLE = (
         live_path="/health",
         generate=Request("GET", "/health_generate"),
         worker_title=r"\b(mgmn_worker|mpi4py)\b",
+        # no metrics: its page hands each statistic out once, so that reading it takes it away from whoever else reads
         drains=True,
     ),
     Engine(

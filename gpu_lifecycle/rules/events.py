@@ -160,7 +160,7 @@ EVENTS: dict[str, Kind] = {
     ),
     "suspect": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b10", WARNING, "A health check of @GPU_LIFECYCLE_UNIT@ failed",
-        "One failed look is no verdict: after watch.failures in a row the engine is ended and the unit restarts. No watchdog\n"
+        "One failed look is no verdict: after watch.failures, without as many good ones in a row between, the engine is ended and the unit restarts. No watchdog\n"
         "message is sent while this lasts. Nothing is to be done yet.",
     ),
     "healthy-again": Kind(
@@ -227,6 +227,12 @@ EVENTS: dict[str, Kind] = {
         "The engine said more than the journal took in time, and is not made to wait for it for long. The run goes on; progress\n"
         "of a load and words on a failure are still read.\n"
         "What to do: lower the engine's log level, or see what holds the journal up: systemctl status systemd-journald",
+    ),
+    "pulse-unseen": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b80", WARNING, "Our request for one token is refused before it gets to the engine's core",
+        "An idle engine is asked for one token now and then, for its health endpoint may answer with a dead core. This one answers\n"
+        "with a refusal that says nothing of the core: no key or a wrong one, another model's name, too many requests.\n"
+        "What to do: give the key by server.api_key_file, the model's name by server.model; or set ready.generate = false.",
     ),
     "kernel-log-unseen": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b43", NOTICE, "The kernel log cannot be seen, or not all of it",

@@ -9,6 +9,7 @@ from gpu_lifecycle.errors import Exit
 from gpu_lifecycle.facts import Identity, Phase
 from gpu_lifecycle.rules.budget import Budget
 from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.liveness import Heart, Pace
 from gpu_lifecycle.rules.phases import NOTHING_SAID, Load
 from gpu_lifecycle.rules.readiness import Look, Needs
 from gpu_lifecycle.rules.xid import KernelSays
@@ -29,8 +30,13 @@ class Limits:
     drain: float
     term_grace: float
     exit_deadline: float
+    busy_grace: float = 300.0
     weights: int = 0  # bytes of them on each GPU; 0: not known
     before: float = 0.0  # for stop.before, which keeps new requests away; 0: there is none
+
+    @property
+    def pace(self) -> Pace:
+        return Pace(self.interval, self.busy_grace)
 
 
 # Events
@@ -157,8 +163,12 @@ class Life:
     was_ready: bool = False
     ready_at: float = 0.0
     workers: frozenset[Identity] = frozenset()
+    ready_text: str = ""  # what was said then, and is said again after a busy time
     strikes: int = 0
+    passes: int = 0  # good looks in a row since the last strike
     looked: float = 0.0
+    heart: Heart = field(default_factory=Heart)
+    useless_said: bool = False
     blind_said: bool = False
     memory: Mapping[str, int | None] = field(default_factory=dict)
     # the end

@@ -122,6 +122,13 @@ def _url(value: object) -> str:
     return value
 
 
+def _key_file(value: object) -> str:
+    cure = "write an absolute path, or the name of a credential that the unit loads (LoadCredential=engine-key:/etc/…)"
+    if isinstance(value, str) and re.fullmatch(r"/[^\0]+|[A-Za-z0-9_.-]+", value) and value not in (".", ".."):
+        return value
+    raise WrongValueError("it is neither a path nor a credential's name", cure)
+
+
 _Text = Annotated[str, Field(min_length=1)]
 _Count = Annotated[int, Field(ge=1, le=4096)]
 _Time = Annotated[float, PlainValidator(parse_duration)]
@@ -138,6 +145,7 @@ _KINDS: dict[str, dict[str, Any]] = {
         "model": _Text | None,
         "draft_model": _Text | None,
         "tp": _Count | None,
+        "api_key_file": Annotated[str, PlainValidator(_key_file)] | None,
         "environment": Annotated[dict[str, str], PlainValidator(_environment)],
     },
     "gpus": {

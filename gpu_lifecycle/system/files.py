@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from contextlib import suppress
 
@@ -64,6 +65,21 @@ def _unreadable(path: str, error: OSError) -> LifecycleError:
         hint = "put a regular file at this path"
         return ConfigError(f"cannot read the config: {reason}", hint=hint, file=path)
     return LifecycleError(f"cannot read {path}: {reason}", hint="see the kernel's log: journalctl -k")
+
+
+def read_key(path: str) -> tuple[str, str]:
+    """The API key in a file, and why there is none: one of the two is "". The key itself is never in the words."""
+    try:
+        key = _read(path, 0).decode("ascii").strip()
+    except _UnfitError as error:
+        return "", f"{path} {error}"
+    except OSError as error:
+        return "", f"{path}: {os.strerror(error.errno or errno.EIO)}"
+    except UnicodeDecodeError:
+        return "", f"{path} holds no key: it is not ASCII"
+    if not re.fullmatch(r"[!-~]{1,4096}", key):
+        return "", f"{path} holds no key: one line of 1 to 4096 characters without a space is one"
+    return key, ""
 
 
 def read_state(path: str) -> tuple[dict[str, object] | None, str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpu_lifecycle.rules.endpoints import Endpoint
 from gpu_lifecycle.rules.engines import Request
+from gpu_lifecycle.rules.metrics import Answer, Scrape, read
 from gpu_lifecycle.rules.readiness import Health
 from gpu_lifecycle.rules.text import printable
 
@@ -15,6 +18,17 @@ if TYPE_CHECKING:
     import httpx
 
 BODY_LIMIT = 64 * 1024
+PAGE_LIMIT = 10 * 1024 * 1024
+KEY = re.compile(r"[!-~]+")  # what may stand in a header (RFC 9110, 5.5); anything else would be shown in the refusal
+
+
+class _Answer(NamedTuple):
+    code: int | None
+    text: str
+    body: bytes = b""
+    seconds: float = 0.0
+    late: bool = False
+    refused: bool = False
 
 
 class HealthProbe:
@@ -33,63 +47,78 @@ class HealthProbe:
 
     async def get(self, path: str, deadline: float) -> Health:
         """GET within ``deadline`` seconds in all. Never raises: what is no answer comes back as words."""
-        code, text, _, seconds = await self._within(deadline, Request("GET", path), "")
-        return Health(code, text, seconds)
+        return _health(await self._within(deadline, Request("GET", path), "", BODY_LIMIT))
 
     async def generate(self, request: Request, key: str, deadline: float) -> Health:
-        """Asks for one token. An answer counts if it is 200 with a JSON object that reports no error. Never raises."""
-        code, text, body, seconds = await self._within(deadline, request, key)
-        if code != 200:
-            return Health(code, text, seconds)
+        """Asks for one token. An answer counts if it is 200 with a JSON object that reports no error. Never raises.
+
+        A GET has the token made for its answer's sake, so that its status says it all.
+        """
+        answer = await self._within(deadline, request, key, BODY_LIMIT)
+        if answer.code != 200:
+            return _health(answer)
+        if request.method == "GET":
+            return Health(200, "one token generated", answer.seconds)
         import json
 
         try:
-            answer = json.loads(body)
-        except ValueError:
-            return Health(None, "the answer is not JSON", seconds)
-        if not isinstance(answer, dict) or answer.get("error"):
-            return Health(None, printable(f"the answer is {body[:100]!r}", 160), seconds)
-        return Health(200, "one token generated", seconds)
+            said = json.loads(answer.body)
+        except (ValueError, RecursionError):
+            return Health(None, "the answer is not JSON", answer.seconds)
+        if not isinstance(said, dict) or said.get("error"):
+            return Health(None, printable(f"the answer is {answer.body[:100]!r}", 160), answer.seconds)
+        return Health(200, "one token generated", answer.seconds)
 
-    async def _within(self, deadline: float, request: Request, key: str) -> tuple[int | None, str, bytes, float]:
+    async def scrape(self, path: str, names: Collection[str], key: str, deadline: float) -> Scrape:
+        """Reads ``names`` from a metrics page. Never raises; refused, failed and read are three answers."""
+        answer = await self._within(deadline, Request("GET", path), key, PAGE_LIMIT)
+        if answer.refused:
+            return Scrape(Answer.REFUSED, answer.text)
+        if answer.code != 200:
+            return Scrape(Answer.FAILED, answer.text)
+        return read(answer.body.decode("utf-8", "replace"), names)
+
+    async def _within(self, deadline: float, request: Request, key: str, limit: int) -> _Answer:
         began = time.monotonic()
-        body = b""
-        code: int | None = None
         try:
             async with asyncio.timeout(deadline):
-                code, text, body = await self._ask(request, key)
+                answer = await self._ask(request, key, limit)
         except TimeoutError:
-            text = f"no answer within {deadline:g} s"
+            answer = _Answer(None, f"no answer within {deadline:g} s", late=True)
         except OSError as error:
-            text = printable(f"cannot connect: {error}", 160)
-        return code, text, body, time.monotonic() - began
+            answer = _Answer(None, printable(f"cannot connect: {error}", 160))
+        return answer._replace(seconds=time.monotonic() - began)
 
-    async def _ask(self, request: Request, key: str) -> tuple[int | None, str, bytes]:
+    async def _ask(self, request: Request, key: str, limit: int) -> _Answer:
         import httpx
 
-        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if KEY.fullmatch(key) else {})
         url = self.endpoint.url(request.path)
         sent = self.client.stream(request.method, url, json=request.body, headers=headers, timeout=None)
         try:
             async with sent as response:
-                body = await _drain(response)
+                body = await _drain(response, limit)
         except httpx.ConnectError:
-            return None, "connection refused", b""
+            return _Answer(None, "connection refused", refused=True)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            return None, printable(f"no usable answer: {type(error).__name__}: {error}", 160), b""
-        if len(body) > BODY_LIMIT:
-            return None, f"an answer of more than {BODY_LIMIT} bytes", b""
-        return response.status_code, f"status {response.status_code}", body
+            return _Answer(None, printable(f"no usable answer: {type(error).__name__}: {error}", 160))
+        if len(body) > limit:
+            return _Answer(None, f"an answer of more than {limit} bytes")
+        return _Answer(response.status_code, f"status {response.status_code}", body)
 
     async def close(self) -> None:
         await self.client.aclose()
 
 
-async def _drain(response: httpx.Response) -> bytes:
+def _health(answer: _Answer) -> Health:
+    return Health(answer.code, answer.text, answer.seconds, answer.late)
+
+
+async def _drain(response: httpx.Response, limit: int) -> bytes:
     """The body, at most a bit beyond the limit."""
-    body = b""
+    body = bytearray()
     async for chunk in response.aiter_raw():
         body += chunk
-        if len(body) > BODY_LIMIT:
+        if len(body) > limit:
             break
-    return body
+    return bytes(body)

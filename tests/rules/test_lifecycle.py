@@ -153,15 +153,22 @@ DRAINING = live((1200, STOP, f"STOPPING=1 {DRAIN_US} S T:stop-requested M"), lif
         pytest.param(READY, [(1105, GOOD, "WATCHDOG=1")], "ready", "ready:", id="healthy"),
         pytest.param(
             READY,
-            [(1105, SICK, "S T:suspect"), (1110, SICK, "S T:suspect"), (1115, GOOD, "WATCHDOG=1 S T:healthy-again"),
-             (1120, SICK, "S T:suspect"), (1125, SICK, "S T:suspect")],
+            [(1105, SICK, "S T:suspect"), (1110, SICK, "S T:suspect"), (1115, GOOD, "WATCHDOG=1"),
+             (1120, GOOD, "WATCHDOG=1"), (1125, GOOD, "WATCHDOG=1 S T:healthy-again"),
+             (1130, SICK, "S T:suspect"), (1135, SICK, "S T:suspect")],
             "suspect", "suspect: check 2 of 3 failed: the health endpoint says: status 503",
             id="strikes start anew after recovery",
         ),
         pytest.param(
             READY,
             [(1105, SICK, "S T:suspect"), (1110, seen(0.5), "S T:suspect"), (1115, SICK, "S T:engine-failed G M")],
-            "stopping", "failed: 3 checks in a row failed: the health endpoint says: status 503", id="struck out",
+            "stopping", "failed: 3 checks failed without a recovery: the health endpoint says: status 503", id="struck out",
+        ),
+        pytest.param(
+            READY,
+            [(1105, SICK, "S T:suspect"), (1110, GOOD, "WATCHDOG=1"), (1115, SICK, "S T:suspect"), (1120, GOOD, "WATCHDOG=1"),
+             (1125, SICK, "S T:engine-failed G M")],
+            "stopping", "failed: 3 checks failed without a recovery", id="every other look is no recovery",
         ),
         pytest.param(
             READY, [(1105, seen(gone=1), "S T:engine-failed G M")], "stopping", "failed: lost 1 of 2 workers (pid 11)",
@@ -174,7 +181,8 @@ DRAINING = live((1200, STOP, f"STOPPING=1 {DRAIN_US} S T:stop-requested M"), lif
             "ready", "ready:", id="NVML's silence is said once and strikes nobody",
         ),
         pytest.param(
-            READY, [(1125.1, SICK, ""), (1130, SICK, "S T:suspect"), (1200, GOOD, "WATCHDOG=1 S T:healthy-again")],
+            READY, [(1125.1, SICK, ""), (1130, SICK, "S T:suspect"), (1200, GOOD, "WATCHDOG=1"),
+                    (1205, GOOD, "WATCHDOG=1"), (1210, GOOD, "WATCHDOG=1 S T:healthy-again")],
             "ready", "healthy again", id="the first look after a gap proves nothing",
         ),
         pytest.param(READY, [(1125, SICK, "S T:suspect")], "suspect", "check 1 of 3", id="a slow look is no gap"),
