@@ -160,8 +160,8 @@ EVENTS: dict[str, Kind] = {
     ),
     "suspect": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b10", WARNING, "A health check of @GPU_LIFECYCLE_UNIT@ failed",
-        "One failed look is no verdict: after watch.failures, without as many good ones in a row between, the engine is ended and the unit restarts. No watchdog\n"
-        "message is sent while this lasts. Nothing is to be done yet.",
+        "One failed look is no verdict: after watch.failures of them, with fewer good ones in a row in between, the engine is\n"
+        "ended and the unit restarts. A failed look feeds no watchdog. Nothing is to be done yet.",
     ),
     "healthy-again": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b11", NOTICE, "@GPU_LIFECYCLE_UNIT@ is healthy again",
