@@ -1,0 +1,249 @@
+"""Busy, idle, or hung: hours of looks at engines whose core works, rests, or hangs, in simulated time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_lifecycle.rules.liveness import Ask, Finding, Heart, Pace, Pulse, asks, begun, health_wanted, judge
+from gpu_lifecycle.rules.metrics import Answer, Counters, Scrape
+from gpu_lifecycle.rules.readiness import Health, Signs
+
+PACE = Pace(interval=5, busy_grace=300)
+TIMEOUT = 25.0
+HOURS = 2 * 3600
+OK = Health(200, "status 200")
+DEAD = Health(503, "status 503")
+LATE = Health(None, "no answer within 25 s", TIMEOUT, late=True)
+REFUSED = Health(None, "connection refused")
+HUNG = Signs(health=LATE, health_generates=True)
+WELL = Signs(health=OK, health_generates=True)
+READ = Scrape(Answer.READ)
+FAILED = Scrape(Answer.FAILED, "status 500")
+
+
+def counted(done: float, work: int | None = 0, **levels: float) -> Signs:
+    return Signs(READ, Counters({"done": done}, work, None, levels))
+
+
+def seen(*looks: tuple[float, Signs], heart: Heart | None = None, pace: Pace = PACE) -> Finding:
+    """What the last of the looks says."""
+    heart, finding = heart or begun(0), Finding(Pulse.ALIVE)
+    for now, signs in looks:
+        heart, finding = judge(heart, signs, pace, now)
+    return finding
+
+
+AT_WORK = (0.0, counted(7, work=3))
+
+
+@pytest.mark.parametrize(
+    ("looks", "pulse", "text"),
+    [
+        ([AT_WORK, (5, counted(8, 3))], Pulse.ALIVE, ""),
+        ([AT_WORK, (300, replace(counted(7, 3), health=OK))], Pulse.STALLED, "stalled: 3 requests in hand and no progress"),
+        ([AT_WORK, (299, counted(7, 3))], Pulse.BUSY, "no progress for 4min 59s; watch.busy_grace is 5min"),
+        ([AT_WORK, (299, counted(7, 3)), (300, counted(7, 0))], Pulse.ALIVE, ""),
+        ([AT_WORK, (299, counted(7, 3)), (300, counted(8, 3)), (305, counted(8, 3)), (599, counted(8, 3))],
+         Pulse.BUSY, "no progress"),
+        ([(0, counted(7)), (1e5, counted(7))], Pulse.ALIVE, ""),
+        ([(0, counted(7, None)), (1e5, counted(7, None))], Pulse.ALIVE, ""),
+        ([AT_WORK, (300, replace(counted(7, 3), within=False))], Pulse.ALIVE, ""),
+        ([(0, counted(7, 3, kv=0.1)), (300, counted(7, 3, kv=0.2))], Pulse.ALIVE, ""),
+        ([(0, counted(7, 3, kv=0.1)), (300, counted(7, 3, kv=0.1))], Pulse.STALLED, ""),
+        ([AT_WORK, (299, counted(7, 3)), (300, counted(0, 3)), (305, counted(0, 3)), (590, counted(0, 3))],
+         Pulse.BUSY, ""),  # started again in place
+        ([AT_WORK, (5, replace(counted(8, 3), health=DEAD))], Pulse.BUSY, "503, and the engine makes progress, 3 requests"),
+        ([AT_WORK, (5, replace(counted(8, 0), health=LATE))], Pulse.BUSY, "within 25 s, and the engine makes progress"),
+        ([AT_WORK, (5, replace(counted(7, 3), health=DEAD))], Pulse.STRIKE, "the health endpoint says: status 503"),
+        ([AT_WORK, (5, Signs(FAILED, health=OK))], Pulse.ALIVE, ""),
+        ([AT_WORK, (5, Signs(FAILED, health=DEAD))], Pulse.STRIKE, "status 503"),
+        ([AT_WORK, (5, Signs(Scrape(Answer.REFUSED), health=REFUSED))], Pulse.STRIKE, "connection refused"),
+        ([AT_WORK, (400, Signs(FAILED, health=OK))], Pulse.ALIVE, ""),  # not seen is not "no progress"
+        ([AT_WORK, (400, Signs(FAILED, health=OK)), (405, counted(7, 3))], Pulse.STALLED, ""),
+        ([(0, Signs(health=DEAD, health_generates=True))], Pulse.STRIKE, "status 503"),
+        ([(0, HUNG)], Pulse.ALIVE, ""),
+        ([(0, Signs(health=replace(DEAD, seconds=20), health_generates=True))], Pulse.ALIVE, ""),
+        ([(0, Signs(health=LATE)), (5, Signs(health=OK))], Pulse.ALIVE, ""),
+        ([(0, HUNG), (299, HUNG)], Pulse.BUSY, "core"),
+        ([(0, HUNG), (300, HUNG)], Pulse.STALLED, "core"),
+        ([(0, HUNG), (299, WELL),
+          (300, HUNG)], Pulse.ALIVE, ""),
+        ([(300, Signs(health=OK, waited=300))], Pulse.STALLED, "a request for one token has had no answer for 5min"),
+        ([(300, Signs(FAILED, health=OK, waited=300))], Pulse.STALLED, "its counters cannot be read: status 500"),
+        ([(290, counted(7)), (295, counted(8)), (400, replace(counted(8), waited=390))], Pulse.BUSY, "one token"),
+        ([(5, Signs(health=OK, token=Health(500, "status 500")))], Pulse.STRIKE, "no token was generated: status 500"),
+        ([(5, Signs(health=OK, token=Health(302, "status 302")))], Pulse.STRIKE, "status 302"),
+        ([(5, Signs(health=OK, token=Health(None, "the answer is not JSON")))], Pulse.STRIKE, "not JSON"),
+        ([(5, Signs(health=OK, token=Health(401, "status 401")))], Pulse.ALIVE, ""),
+        ([(5, Signs(health=OK, token=LATE))], Pulse.ALIVE, ""),
+    ],
+)  # fmt: skip
+def test_what_a_look_says(looks: list[tuple[float, Signs]], pulse: Pulse, text: str) -> None:
+    finding = seen(*looks)
+    assert (finding.pulse, text in finding.text) == (pulse, True), finding
+
+
+def test_what_is_asked_for() -> None:
+    """A token only after a quiet while; and no health endpoint that costs one where the counters and a request tell it all."""
+    counts = begun(0, Counters({"done": 1}))
+    blind = begun(0)
+    soon, later = 29, 30
+    for generates, heart, now, expected in (
+        (True, counts, soon, Ask(health=False)), (True, counts, later, Ask(health=False, token=True)),
+        (True, blind, soon, Ask(health=False)), (True, blind, later, Ask()),
+        (False, counts, soon, Ask()), (False, counts, later, Ask(token=True)),
+        (False, blind, soon, Ask()), (False, blind, later, Ask(token=True)),
+        (False, replace(blind, excused=25), later, Ask()), (True, Heart(), 0, Ask()),
+    ):  # fmt: skip
+        assert asks(heart, PACE, now, can_generate=True, health_generates=generates) == expected
+    assert asks(counts, PACE, later, can_generate=False, health_generates=True) == Ask()
+    assert asks(counts, Pace(5, 20), 10, can_generate=True, health_generates=True).token, "well within the grace"
+    assert health_wanted(Ask(health=False), counts, Signs(FAILED))
+    assert not health_wanted(Ask(health=False), counts, counted(1))
+
+
+@dataclass
+class Simulated:
+    """An engine, its clients, and the daemon's looks at it; ``gauges`` is how many requests the page shows."""
+
+    generates: bool = True  # its health endpoint costs a token
+    counters: bool = True
+    tokens: bool = True  # we may ask for one
+    work: Callable[[float], int] = lambda _: 0
+    works: Callable[[float], bool] = lambda _: True  # whether the core works
+    step: float = 1.0  # seconds of one step of the core
+    lies: bool = False  # its health is green with a dead core
+    now: float = 0.0
+    done: float = 0.0
+    asked: float | None = None
+    heart: Heart = field(default_factory=lambda: begun(0.0))
+    strikes: int = 0
+
+    def run(self, until: float) -> tuple[float, str] | None:
+        """Looks until then; when and why the run was ended."""
+        while self.now < until:
+            ended = self._look()
+            if ended:
+                return self.now, ended
+            self._pass(PACE.interval)
+        return None
+
+    def _pass(self, seconds: float) -> None:
+        """Steps that end in that time; our own request is answered by the first."""
+        end = self.now + seconds
+        while self.now < end:
+            step = min(self.step, end - self.now)
+            self.now += step
+            busy = self.work(self.now) or self.asked is not None
+            if self.works(self.now) and busy and int(self.now / self.step) > int((self.now - step) / self.step):
+                self.done += 1
+
+    def _look(self) -> str:
+        ask = asks(self.heart, PACE, self.now, can_generate=self.tokens, health_generates=self.generates)
+        before = self.done
+        signs = Signs(health_generates=self.generates)
+        if self.counters:
+            signs = replace(signs, scrape=READ, counters=Counters({"done": self.done}, self.work(self.now)))
+        if health_wanted(ask, self.heart, signs):
+            signs = replace(signs, health=self._health())
+        if ask.token and self.asked is None:
+            self.asked, self._at = self.now, self.done
+        if self.asked is not None:
+            answered = self.done > self._at or (self.works(self.now) and self.step <= PACE.interval)
+            signs = replace(signs, token=OK if answered else None, waited=None if answered else self.now - self.asked)
+            self.asked = None if answered else self.asked
+            self.done += answered and self.done == before
+        self.heart, finding = judge(self.heart, signs, PACE, self.now)
+        self.strikes = self.strikes + 1 if finding.pulse is Pulse.STRIKE else 0
+        return finding.text if finding.pulse is Pulse.STALLED or self.strikes >= 3 else ""
+
+    _at: float = 0.0
+
+    def _health(self) -> Health:
+        if not self.generates or self.lies:
+            return OK if self.lies or self.works(self.now) else DEAD
+        if self.works(self.now) and self.step <= TIMEOUT:
+            self.done += 1
+            return OK
+        self._pass(20)
+        return Health(503, "status 503", 20)
+
+
+def bursts(seed: int) -> Callable[[float], int]:
+    chance = random.Random(seed)
+    spans = [(start := at + chance.uniform(0, 500), start + chance.uniform(1, 400)) for at in range(0, HOURS, 900)]
+    return lambda now: sum(begin <= now < end for begin, end in spans)
+
+
+def long_prefill(now: float) -> int:
+    return 1 if now % 1200 < 180 else 0
+
+
+KINDS = [(generates, counters) for generates in (True, False) for counters in (True, False)]
+
+
+@pytest.mark.parametrize(("generates", "counters"), KINDS)
+@pytest.mark.parametrize("work", [lambda _: 0, lambda _: 5, bursts(1), bursts(2), long_prefill], ids=str)
+@pytest.mark.parametrize(("step", "pause"), [(1, 0), (12, 0), (1, 70), (1, 180)])
+def test_two_hours_of_a_well_engine_are_left_alone(
+    generates: bool, counters: bool, work: Callable[[float], int], step: float, pause: float
+) -> None:
+    """Idle, steady load, bursts, long prefill; long steps, and a core that compiles, or reads one long piece, meanwhile."""
+    core = Simulated(
+        generates, counters, work=work, works=lambda now: not 600 <= now % 1800 < 600 + pause, step=step, lies=not generates
+    )
+    assert core.run(HOURS) is None
+
+
+@pytest.mark.parametrize("lies", [False, True])
+@pytest.mark.parametrize(("generates", "counters"), KINDS)
+@pytest.mark.parametrize("work", [lambda _: 4, lambda _: 0], ids=["loaded", "idle"])
+@pytest.mark.parametrize("at", [600.0, 3333.0])
+def test_every_planted_hang_is_found_in_time(
+    generates: bool, counters: bool, work: Callable[[float], int], at: float, lies: bool
+) -> None:
+    """With work in hand and counters: within the grace and two intervals. Else the token is asked for first."""
+    if lies and generates and not counters:
+        pytest.skip("where health is the only source, it is believed")
+    ended = Simulated(generates, counters, work=work, works=lambda now: now < at, lies=lies).run(HOURS)
+    assert ended, "never found"
+    first = 0.0 if work(0) and counters else PACE.quiet + TIMEOUT
+    assert at < ended[0] <= at + PACE.busy_grace + 2 * PACE.interval + first
+
+
+signs_of = st.builds(
+    Signs,
+    st.sampled_from([None, READ, FAILED, Scrape(Answer.REFUSED)]),
+    st.builds(lambda done, work: counted(done, work).counters if done else None, st.integers(0, 5), st.sampled_from([None, 3])),
+    st.sampled_from([None, OK, DEAD, LATE, REFUSED, replace(DEAD, seconds=20)]),
+    st.booleans(),
+    st.sampled_from([None, OK, DEAD, LATE, Health(401, "status 401")]),
+    st.sampled_from([None, None, 1.0, 400.0]),
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.1, 5, 30, 200]), signs_of), max_size=60))
+@settings(max_examples=300)
+def test_no_looks_end_an_engine_that_moved_just_now(looks: list[tuple[float, Signs]]) -> None:
+    heart, now, last = begun(0), 0.0, None
+    sign = 0.0  # when the core last gave one
+    for gap, signs in looks:
+        now += gap
+        heart, finding = judge(heart, signs, PACE, now)
+        moved = last is not None and signs.counters is not None and signs.counters.progress["done"] > last
+        last = signs.counters.progress["done"] if signs.counters else last
+        token = (signs.token is not None and signs.token.ok) or (signs.health_generates and signs.health == OK)
+        sign = now if moved or token else sign
+        if finding.pulse is Pulse.STALLED:
+            assert now - sign >= PACE.busy_grace
+        if moved:
+            assert finding.pulse in (Pulse.ALIVE, Pulse.BUSY)
+        if finding.pulse is Pulse.STRIKE:
+            assert (signs.health and not signs.health.ok) or (signs.token and not signs.token.ok)
+        assert bool(finding.text) is (finding.pulse is not Pulse.ALIVE)
