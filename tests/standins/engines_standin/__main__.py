@@ -47,6 +47,7 @@ class Core:
         self.tokens = 0
         self.prompts = 0
         self.running = 0
+        self.gauges = {"running": 0.0, "cache": 0.0}  # written by the core: a hung one leaves them as they were
         self.turn = threading.Condition()
         threading.Thread(target=self._steps, daemon=True).start()
 
@@ -58,7 +59,10 @@ class Core:
         while True:
             time.sleep(self.step)
             with self.turn:
-                if self.state == "well" and self.running:
+                if self.state != "well":
+                    continue
+                self.gauges = {"running": self.running, "cache": self.running / 8}
+                if self.running:
                     self.tokens += self.running
                     self.turn.notify_all()
 
@@ -74,7 +78,7 @@ class Core:
             return self.state != "dead"
 
     def shown(self, what: str) -> float:
-        values = {"tokens": self.tokens, "prompts": self.prompts, "running": self.running, "cache": self.running / 8}
+        values = {"tokens": self.tokens, "prompts": self.prompts} | self.gauges
         return values.get(what, 0)
 
 
