@@ -7,12 +7,15 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from gpu_lifecycle.rules.endpoints import Endpoint
+from gpu_lifecycle.rules.engines import Request
+from gpu_lifecycle.rules.metrics import Answer, Scrape
 from gpu_lifecycle.rules.readiness import Health
-from gpu_lifecycle.system.probe import BODY_LIMIT, HealthProbe
+from gpu_lifecycle.system.probe import BODY_LIMIT, PAGE_LIMIT, HealthProbe
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -59,7 +62,16 @@ async def dripping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         await asyncio.sleep(0.02)
 
 
+T = TypeVar("T")
+
+
 async def asked(handler: Handler, *, host: str = "127.0.0.1", uds: str = "", deadline: float = 10) -> Health:
+    return await served(handler, lambda probe: probe.get("/health", deadline), host, uds)
+
+
+async def served(
+    handler: Handler, question: Callable[[HealthProbe], Awaitable[T]], host: str = "127.0.0.1", uds: str = ""
+) -> T:
     """Serves with ``handler``, and asks once."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -76,9 +88,49 @@ async def asked(handler: Handler, *, host: str = "127.0.0.1", uds: str = "", dea
     probe = HealthProbe(Endpoint(host, port, uds=uds))
     try:
         async with server:
-            return await probe.get("/health", deadline)
+            return await question(probe)
     finally:
         await probe.close()
+
+
+PAGE = b'# HELP x\nsglang:num_queue_reqs{a="b"} 3\nsglang:num_queue_reqs{a="c"} 4\n'
+
+
+@pytest.mark.parametrize(
+    ("handler", "answer_", "text"),
+    [
+        (answer("200 OK", PAGE), Answer.READ, ""),
+        (answer("200 OK", PAGE + b"#" * (PAGE_LIMIT - len(PAGE))), Answer.READ, ""),
+        (answer("200 OK", PAGE + b"#" * PAGE_LIMIT), Answer.FAILED, "an answer of more than"),
+        (answer("200 OK", b"<html>"), Answer.FAILED, "holds no metrics"),
+        (answer("200 OK", b"\xff\x00"), Answer.FAILED, "holds no metrics"),
+        (answer("302 Found\r\nLocation: http://127.0.0.1:1/", PAGE), Answer.FAILED, "status 302"),
+        (answer("404 Not Found", PAGE), Answer.FAILED, "status 404"),
+        (silent, Answer.FAILED, "no answer within"),
+    ],
+)  # fmt: skip
+def test_a_metrics_page(handler: Handler, answer_: Answer, text: str) -> None:
+    seen = asyncio.run(served(handler, lambda probe: probe.scrape("/metrics", {"sglang:num_queue_reqs"}, "", 3)))
+    assert (seen.answer, dict(seen.sums)) == (answer_, {"sglang:num_queue_reqs": 7} if answer_ is Answer.READ else {})
+    assert text in seen.text
+
+
+@pytest.mark.parametrize(
+    ("handler", "code", "text", "late"),
+    [
+        (answer("200 OK", b'{"text": "x"}'), 200, "one token generated", False),
+        (answer("200 OK", b"[" * 50_000), None, "not JSON", False),
+        (answer("200 OK", b'["x"]'), None, "the answer is", False),
+        (answer("200 OK", b'{"error": "dead"}'), None, "dead", False),
+        (answer("200 OK", b"x" * (BODY_LIMIT + 1)), None, "more than", False),
+        (answer("307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/"), 307, "status 307", False),
+        (silent, None, "no answer within", True),
+    ],
+)
+def test_a_token(handler: Handler, code: int | None, text: str, late: bool) -> None:
+    request = Request("POST", "/generate", {"a": 1})
+    seen = asyncio.run(served(handler, lambda probe: probe.generate(request, "key\r\nX: y", 2)))
+    assert (seen.code, text in seen.text, seen.late) == (code, True, late), seen
 
 
 def ask(handler: Handler, **how: object) -> Health:
@@ -130,11 +182,19 @@ def test_refused() -> None:
         finally:
             await probe.close()
 
+    async def scraped(endpoint: Endpoint) -> Scrape:
+        probe = HealthProbe(endpoint)
+        try:
+            return await probe.scrape("/metrics", (), "", 5)
+        finally:
+            await probe.close()
+
     with socket.socket() as bound:  # keeps the port ours, and does not listen
         bound.bind(("127.0.0.1", 0))
         for endpoint in (Endpoint("127.0.0.1", bound.getsockname()[1]), Endpoint("localhost", 0, uds="/nowhere")):
             health = asyncio.run(knock(endpoint))
             assert (health.code, health.text) == (None, "connection refused")
+            assert asyncio.run(scraped(endpoint)).answer is Answer.REFUSED
 
 
 def test_no_proxy_stands_in_between(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,13 +86,11 @@ class Served:
 
 
 def _ask(request: urllib.request.Request) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the stand-in is ended meanwhile
         urllib.request.urlopen(request, timeout=30).read()
-    except OSError:
-        pass  # the stand-in was ended
 
 
-@contextmanager
+@contextlib.contextmanager
 def served(engine: str, folder: Path, *more: str, key_file: str | None = None) -> Iterator[Served]:
     server = Served(engine, folder, *more, key_file=key_file)
     try:
@@ -188,7 +187,8 @@ def test_the_key_is_given_and_a_refusal_says_nothing_of_the_core(
     file = tmp_path / "key"
     file.write_text("no\n" if how == "wrong" else "s3cret\n")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
-    named = {"command": None, "file": str(file), "credential": "key", "wrong": str(file), "missing": str(tmp_path / "none")}[how]
+    missing = str(tmp_path / "none")
+    named = {"command": None, "file": str(file), "credential": "key", "wrong": str(file), "missing": missing}[how]
     with served("vllm", tmp_path, "--api-key=s3cret", key_file=named) as server:
         looks = server.judged(2.2)
     tokens = [signs.token for _, signs, _ in looks if signs.token]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from tests.systemd.site import Site
+from tests.systemd.site import CONFIG, GIB, HOLDER, Site
 
 pytestmark = pytest.mark.machine
 
@@ -136,3 +137,35 @@ def test_what_the_engine_was_asked_is_kept_as_evidence(site: Site) -> None:
     rows = json.loads(text)["probes"]
     assert {"metrics", "token"} <= {row["probe"] for row in rows}
     assert any("sglang:realtime_tokens_total" in row["text"] for row in rows)
+
+
+VLLM = """
+[server]
+engine = "vllm"
+command = ["/bin/sh", "-c", "{holder} --gpu 0 --memory 0={bytes} & exec python3 -I {program} --engine vllm --state /run/core"]
+url = "http://127.0.0.1:8000"
+model = "m"
+[gpus]
+claim = [0]
+count = 1
+[sweep]
+term_grace = "2s"
+exit_deadline = "5s"
+memory_deadline = "6s"
+"""
+
+
+@pytest.mark.parametrize(("core", "words"), [("dead", "status 503"), ("hung", "a request for one token has had no answer")])
+def test_a_dead_core_of_vllm_and_one_that_hangs(site: Site, core: str, words: str) -> None:
+    """Its health endpoint is 503 once the core has died, and 200 while it hangs."""
+    program = "/opt/gpu-lifecycle/standins/engines_standin"
+    site.machine.copy(Path(__file__).parent.parent / "standins" / "engines_standin", program)
+    text = VLLM.format(holder=HOLDER, bytes=8 * GIB, program=f"{program} --port 8000")
+    site.machine.write(CONFIG, text + WATCHED)
+    site.machine.write("/run/core", "well")
+    site.start()
+    fed(site, 3)
+    site.machine.write("/run/core", core)
+    site.machine.wait(lambda: bool(site.events("engine-failed")), 30, "the verdict")
+    site.machine.write("/run/core", "well")
+    assert words in ended(site)
