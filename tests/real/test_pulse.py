@@ -61,7 +61,8 @@ class Served:
     async def _judged(self, seconds: float, until: tuple[Kind, ...], ours: bool) -> list[tuple[Health, Signs, Finding]]:
         pulse = Pulse(self.config)
         life = replace(self.life, heart=begun(time.monotonic()))
-        end, looks = time.monotonic() + seconds, []
+        looks: list[tuple[Health, Signs, Finding]] = []
+        end = time.monotonic() + seconds
         try:
             while time.monotonic() < end and not (looks and looks[-1][2].pulse in until):
                 health, signs = await pulse.take(life, 2, lambda: ours)

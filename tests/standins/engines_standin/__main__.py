@@ -24,7 +24,8 @@ SURFACES: dict[str, tuple[str, str, dict[str, str]]] = {
     }),
     "llama.cpp": ("/health", "/completion", {
         "llamacpp:n_decode_total": "tokens", "llamacpp:tokens_predicted_total": "tokens",
-        "llamacpp:prompt_tokens_total": "prompts", "llamacpp:requests_processing": "running", "llamacpp:requests_deferred": "zero",
+        "llamacpp:prompt_tokens_total": "prompts", "llamacpp:requests_processing": "running",
+        "llamacpp:requests_deferred": "zero",
     }),
     "tgi": ("/health", "/generate", {
         "tgi_batch_inference_count": "tokens", "tgi_request_generated_tokens_sum": "tokens",
