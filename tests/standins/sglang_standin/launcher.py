@@ -185,8 +185,10 @@ class Launcher:
     def _warm_up(self) -> None:
         if self.stopping:
             return
+        if self.options.does("health-lies"):
+            self._freeze()  # before its first step: no request of anybody may come through
         self.core.start()
-        if self.options.skip_server_warmup:
+        if self.options.skip_server_warmup or self.options.does("health-lies"):
             self._ready()
             return
         log.access("127.0.0.1:40000", "GET", "/model_info", 200, "OK")
@@ -202,8 +204,6 @@ class Launcher:
         self.api.status = UP
         log.line("The server is fired up and ready to roll!")
         options = self.options
-        if options.does("health-lies"):
-            self._freeze()
         if options.does("hang-after"):
             self.loop.later(options.number("hang-after"), self._freeze)
         if options.does("crash-after"):
