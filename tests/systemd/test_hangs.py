@@ -11,7 +11,7 @@ from tests.systemd.site import CONFIG, GIB, HOLDER, Site
 
 pytestmark = pytest.mark.machine
 
-WATCHED = '[watch]\ninterval = "300ms"\ntimeout = "1500ms"\nbusy_grace = "3s"\n[stop]\ndrain = "1s"\n'
+WATCHED = '[watch]\ninterval = "300ms"\ntimeout = "1500ms"\nbusy_grace = "4s"\n[stop]\ndrain = "1s"\n'
 CLIENT = """
 import http.client, json, sys, time
 until = time.monotonic() + float(sys.argv[1])
