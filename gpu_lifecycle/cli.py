@@ -69,10 +69,10 @@ def run_gpus(arguments: argparse.Namespace, layout: Layout) -> int:
     if arguments.release:
         from gpu_lifecycle.jobs.release import release
 
-        return release(layout)
+        return release(layout, arguments.release)
     from gpu_lifecycle.jobs.inspect import gpus
 
-    return gpus(layout, as_json=arguments.json)
+    return gpus(layout, as_json=arguments.json, watch=arguments.watch)
 
 
 def run_status(arguments: argparse.Namespace, layout: Layout) -> int:
@@ -145,9 +145,9 @@ def parser() -> argparse.ArgumentParser:
 
     json_too(add("holders", "who holds which GPU, with owner, verdict and rule", run_holders, "optional"))
     gpus = json_too(add("gpus", "each GPU: memory, health, claimed by", run_gpus))
-    gpus.add_argument(
-        "--release", action="store_true", help="have the daemons let go of NVML for a minute (before a GPU reset)"
-    )
+    gpus.add_argument("--watch", action="store_true", help="go on every 2 s, until it is interrupted")
+    release = "have the daemon of a unit, or all, let go of NVML for a minute (before a GPU reset)"
+    gpus.add_argument("--release", nargs="?", const="all", metavar="UNIT", help=release)
     json_too(add("check", "all that a start would check; changes nothing", run_check, "required"))
     sweep = json_too(add("sweep", "the sweep by hand: find, judge, reap, prove", run_sweep, "required"))
     sweep.add_argument("--dry-run", action="store_true", help="show exactly what would be done; signal nobody")

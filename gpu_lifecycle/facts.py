@@ -245,6 +245,7 @@ class Gpu:
     used: int | None
     processes: tuple[GpuProcess, ...] | None
     error: GpuError | None = None
+    free: int | None = None  # what NVML says can still be had; less than total - used, for the driver keeps a share
     divided: bool = False  # into instances (MIG): it is not to be used as a whole, and its own figures are not asked for
     parent: str = ""  # of an instance: the UUID of the GPU, whose index, minor and address these are
     instance: int | None = None  # ... its number there, as Xid lines have it

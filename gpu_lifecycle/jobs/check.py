@@ -14,13 +14,13 @@ from gpu_lifecycle.jobs.observe import Observation, Observer
 from gpu_lifecycle.jobs.preflight import preflight
 from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.rules.claims import claimed
-from gpu_lifecycle.rules.nodes import cure, missing
+from gpu_lifecycle.rules.nodes import cure, lacking, missing
 from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.rules.report import advice, describe
 from gpu_lifecycle.rules.unexplained import Place, amount, explain
 from gpu_lifecycle.rules.verdict import Scene
 from gpu_lifecycle.rules.visible import variables
-from gpu_lifecycle.system.devices import inner_namespace, open_handles
+from gpu_lifecycle.system.devices import inner_namespace, open_handles, what_is
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.sockets import Listener, describe_owner, listeners_at, owner_of
 
@@ -132,11 +132,13 @@ def _gpus(unit: UnitName, config: Config, layout: Layout) -> Found:
             return
         yield Finding(Level.INFO, "gpus", f"{show_count(len(gpus), 'GPU')} found, driver {view.driver}"), Exit.OK
         observer = Observer(probe)
-        for text in missing(observer.devices.nodes, observer.devices.wrong, gpus):
-            yield Finding(Level.ERROR, "node", text, cure(observer.devices.wrong)), Exit.UNAVAILABLE
-        for path in observer.devices.wrong:
-            hint = f"remove it and let the driver make it: {cure([path])}"
-            yield Finding(Level.WARN, "wrong-node", f"{path} is no node of the NVIDIA driver", hint), Exit.OK
+        wrong = {path: what_is(path) for path in observer.devices.wrong}
+        names = lacking(observer.devices.nodes, wrong, gpus)
+        for text in missing(observer.devices.nodes, wrong, gpus):
+            yield Finding(Level.ERROR, "node", text, cure(names, wrong)), Exit.UNAVAILABLE
+        for path, what in wrong.items():
+            hint = f"remove it and let the driver make it: {cure([path.rpartition('/')[2]], [path])}"
+            yield Finding(Level.WARN, "wrong-node", f"{path} is no node of the NVIDIA driver: {what}", hint), Exit.OK
         yield from _fitness(probe, [gpu.board for gpu in gpus])
         yield from _holders(scene_for(unit, config, layout), config, observer, [gpu.uuid for gpu in gpus], view)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpu_lifecycle.facts import GpuHealth
-from gpu_lifecycle.rules.fitness import Unfit, fabric_starting, judge, unread
+from gpu_lifecycle.rules.fitness import Unfit, absent, fabric_starting, judge, unread
 from gpu_lifecycle.rules.quantity import show_duration
 from gpu_lifecycle.system.gpu import GpuProbe
 
@@ -38,8 +38,9 @@ def examine(probe: GpuProbe, uuids: Sequence[str], show: Callable[[str], None], 
             break
         show(f"waiting for the NVSwitch fabric of {len(fabric_starting(mine))} GPUs, {show_duration(round(left))} left")
         time.sleep(min(POLL, left))
+    gone = [absent(uuid) for uuid in uuids if uuid not in {item.uuid for item in mine}]
     return Fitness(
-        tuple(item for health in mine for item in judge(health)),
+        (*gone, *(item for health in mine for item in judge(health))),
         tuple(text for health in mine if (text := unread(health))),
         mine,
     )

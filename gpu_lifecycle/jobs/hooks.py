@@ -81,6 +81,8 @@ class Hook:
 
     def sweep(self, config: Config, *, survivors_only: bool, prove: bool = True) -> SweepResult:
         # Imported here, while the NVML helper is already starting beside us.
+        self.journal.prepare()
+        from gpu_lifecycle.jobs.fitness import examine
         from gpu_lifecycle.jobs.observe import Observer
         from gpu_lifecycle.jobs.runs import past_runs
         from gpu_lifecycle.jobs.sweep import Sweep
@@ -104,8 +106,6 @@ class Hook:
             self.notifier.send(f"EXTEND_TIMEOUT_USEC={round(bound(config) * 1e6)}")
             result = Sweep(lambda: scene, config, self.layout, observer, self.journal, self.show).run(prove=prove)
             if result.status is Exit.OK and not survivors_only:
-                from gpu_lifecycle.jobs.fitness import examine
-
                 self.fitness = examine(probe, [gpu.board for gpu in result.gpus], self.show)
             return result
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError, NotPermittedError
@@ -24,11 +25,13 @@ from gpu_lifecycle.system.journal import Journal
 if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
 
+WATCH_EVERY = 2.0  # seconds between two looks of gpus --watch
 
-def print_json(document: dict[str, Any]) -> None:
+
+def print_json(document: dict[str, Any], indent: int | None = 2) -> None:
     import json
 
-    print(json.dumps(document, indent=2, ensure_ascii=True))
+    print(json.dumps(document, indent=indent, ensure_ascii=True), flush=True)
 
 
 def managed_units(layout: Layout) -> list[UnitName]:
@@ -94,29 +97,49 @@ def _claim_of(config: Config | None, view: GpuView) -> list[str]:
         return []
 
 
-def gpus(layout: Layout, *, as_json: bool) -> int:
-    """Prints every GPU, who claims it, and how much of its memory no visible process explains."""
+def gpus(layout: Layout, *, as_json: bool, watch: bool = False) -> int:
+    """Prints every GPU, who claims it, and how much of its memory no visible process explains.
+
+    ``watch`` goes on doing so until it is interrupted; a look that fails is told, and the next one is made. JSON is then one
+    document on each line.
+    """
     with GpuProbe() as probe:
         observer = Observer(probe)
-        view = probe.view(NVML_SECONDS)
-        uuids = [gpu.uuid for gpu in view.gpus]
-        seen = observer.look(Scene(unit=UnitName("none")), uuids, 512 << 20, view)
-        fitness = {} if view.error else {item.uuid: item for item in examine(probe, uuids, lambda _: None, wait=0).health}
+        if not watch:
+            _show_gpus(_gpu_rows(layout, observer), as_json=as_json)
+        while watch:
+            try:
+                _show_gpus(_gpu_rows(layout, observer), as_json=as_json, again=True)
+            except LifecycleError as error:
+                print(f"gpu-lifecycle: {error}", file=sys.stderr)
+            time.sleep(WATCH_EVERY)
+    return Exit.OK
+
+
+def _gpu_rows(layout: Layout, observer: Observer) -> list[dict[str, Any]]:
+    """Raises UnavailableError where NVML shows nothing."""
+    probe = observer.probe
+    view = probe.view(NVML_SECONDS)
+    uuids = [gpu.uuid for gpu in view.gpus]
+    seen = observer.look(Scene(unit=UnitName("none")), uuids, 512 << 20, view)
+    fitness = {} if view.error else {item.uuid: item for item in examine(probe, uuids, lambda _: None, wait=0).health}
     if view.error:
         from gpu_lifecycle.rules.claims import trouble
 
         raise trouble("cannot look at the GPUs", view.error)
     claims = _claims(layout, view)
-    rows = [
+    return [
         gpu_json(gpu, claims.get(gpu.uuid, []), amount(gpu, seen.judged), state(fitness.get(gpu.board))) for gpu in view.gpus
     ]
+
+
+def _show_gpus(rows: list[dict[str, Any]], *, as_json: bool, again: bool = False) -> None:
     if as_json:
-        print_json({"schema": 1, "gpus": rows})
+        print_json({"schema": 1, "gpus": rows}, indent=None if again else 2)
     else:
         from gpu_lifecycle.jobs.tables import gpus_table
 
-        gpus_table(rows)
-    return Exit.OK
+        gpus_table(rows, clear=again)
 
 
 def _claims(layout: Layout, view: GpuView) -> dict[str, list[str]]:

@@ -97,8 +97,9 @@ class Looker:
         model = self.config.server.served_name() or ""
         error = view.error.text if view.error else ""
         name = model.rstrip("/").rpartition("/")[2]
+        room = {gpu.uuid: gpu.free for gpu in view.gpus if gpu.uuid in uuids and gpu.free is not None}
         living = frozenset(alive.values())
-        return Look(memory, socket, health, workers, living, error, name, self.generated, estimated, signs)
+        return Look(memory, socket, health, workers, living, error, name, self.generated, room, estimated, signs)
 
     async def _generate(self) -> None:
         """One real token, once in a run: an endpoint that answers is not yet an engine that works.

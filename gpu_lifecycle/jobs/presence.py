@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from gpu_lifecycle.errors import LifecycleError, UnavailableError
 from gpu_lifecycle.facts import GpuView
 from gpu_lifecycle.rules.claims import claimed
-from gpu_lifecycle.rules.nodes import BOOT_SECONDS, MODPROBE, cure, missing
+from gpu_lifecycle.rules.nodes import BOOT_SECONDS, cure, lacking, missing, tools
 from gpu_lifecycle.rules.quantity import show_duration
-from gpu_lifecycle.system.devices import find_devices, uptime
+from gpu_lifecycle.system.devices import find_devices, uptime, what_is
 from gpu_lifecycle.system.gpu import GpuProbe
 
 if TYPE_CHECKING:
@@ -42,8 +42,9 @@ def await_gpus(probe: GpuProbe, config: Config, show: Callable[[str], None]) -> 
             raise problem
         if isinstance(problem, _MissingNodesError) and not tried:
             tried = True
-            show(f"{problem.message}: running {MODPROBE}")
-            _modprobe()
+            for words in tools(problem.names):
+                show(f"{problem.message}: running {' '.join(words)}")
+                _run(words)
             continue
         left = until - time.monotonic()
         if left <= 0:
@@ -53,7 +54,9 @@ def await_gpus(probe: GpuProbe, config: Config, show: Callable[[str], None]) -> 
 
 
 class _MissingNodesError(UnavailableError):
-    """The GPUs are there, and nodes of theirs are not."""
+    """The GPUs are there, and nodes of theirs are not: ``names``."""
+
+    names: tuple[str, ...] = ()
 
 
 def _problem(view: GpuView, config: Config) -> LifecycleError | None:
@@ -62,13 +65,18 @@ def _problem(view: GpuView, config: Config) -> LifecycleError | None:
     except UnavailableError as error:
         return error
     devices = find_devices()
-    found = missing(devices.nodes, devices.wrong, gpus)
-    return _MissingNodesError("; ".join(found), hint=cure(devices.wrong)) if found else None
+    names = lacking(devices.nodes, devices.wrong, gpus)
+    if not names:
+        return None
+    found = missing(devices.nodes, {path: what_is(path) for path in devices.wrong}, gpus)
+    problem = _MissingNodesError("; ".join(found), hint=cure(names, devices.wrong))
+    problem.names = names
+    return problem
 
 
-def _modprobe() -> None:
+def _run(words: tuple[str, ...]) -> None:
     """What comes of it shows at the next look."""
     try:
-        subprocess.run(MODPROBE.split(), check=False, timeout=MODPROBE_SECONDS, stdin=subprocess.DEVNULL)
+        subprocess.run(words, check=False, timeout=MODPROBE_SECONDS, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
         return

@@ -20,8 +20,6 @@ from gpu_lifecycle.system.notify import Notifier, status_line
 from gpu_lifecycle.system.procfs import Proc
 
 DOUBTS = 10  # told at a start, each as an event of its own
-# Findings that no real engine has been seen to fail of yet: a false refusal is worse than a late failure.
-UNTRIED = frozenset(("tokenizer-missing", "not-a-file", "claim-too-small", "config-missing"))
 
 
 def serve(unit: UnitName, layout: Layout) -> Exit:
@@ -85,8 +83,8 @@ def _must_not_be_doomed(config: Config, unit: UnitName, journal: Journal, notifi
 
     notifier.send(status_line("reading the files of the models"))
     found = preflight(config, unit.service, os.environ)
-    errors = [item for item in found if item.level is Level.ERROR and item.code not in UNTRIED]
-    doubts = [item for item in found if item.level is not Level.INFO and item not in errors]
+    errors = [item for item in found if item.level is Level.ERROR]
+    doubts = [item for item in found if item.level is Level.WARN]
     for item in doubts[:DOUBTS]:
         journal.tell(Event("start-doubtful", f"{item.message} ({item.hint})" if item.hint else item.message))
     if len(doubts) > DOUBTS:

@@ -65,8 +65,8 @@ def holders_table(items: Sequence[Judged], view: GpuView, sight: Sight) -> None:
         out.print(f"[red]sight is partial:[/] {escape(limit)}")
 
 
-def gpus_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Each GPU on a line."""
+def gpus_table(rows: Sequence[Mapping[str, Any]], *, clear: bool = False) -> None:
+    """Each GPU on a line; ``clear``: in the place of what a terminal shows."""
     table = _table("GPU", "MINOR", "PCI", "NAME", "USED", "TOTAL", "UNEXPLAINED", "HEALTH", "CLAIMED BY", "UUID")
     for row in rows:
         health = row["health"]
@@ -75,7 +75,10 @@ def gpus_table(rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_row(index, _or_dash(row["minor"]), row["pci"], escape(row["name"]), show_size(row["memory_used"]),
                       show_size(row["memory_total"]), show_size(row["memory_unexplained"]), _word(health["state"]) + reasons,
                       escape(", ".join(row["claimed_by"]) or "-"), escape(row["uuid"]))  # fmt: skip
-    console().print(table)
+    out = console()
+    if clear:
+        out.clear()  # which does nothing in a pipe
+    out.print(table)
 
 
 def _or_dash(value: object) -> str:

@@ -1,8 +1,7 @@
 """What is known of each engine, in one table, and what a command line says about the server it starts.
 
 Source of the facts: the released wheels and runs of SGLang 0.5.8 to 0.5.23 and vLLM 0.32.0, llama.cpp's
-server source, public documentation of the others. Adding an engine is one
-entry in ``ENGINES``.
+server source, public documentation of the others. Adding an engine is one entry in ``ENGINES``.
 
 What an engine reads from a file of its own (SGLang's and vLLM's ``--config``) is not seen here: ``server.url``,
 ``server.model`` and ``server.tp`` say it instead. rules/command.py reads both, for what is checked before a start.

@@ -121,6 +121,18 @@ EVENTS: dict[str, Kind] = {
         "Somebody has asked for it: gpu-lifecycle gpus --release. Meanwhile health is judged without the memory of the GPUs, and a\n"
         "load does not get ready. The engine's own processes hold their GPUs all the same. Nothing is to be done.",
     ),
+    "memory-vanished": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2e01", WARNING, "@GPU_LIFECYCLE_UNIT@ holds much less GPU memory than it did",
+        "More than a tenth of what the unit had resident on this GPU since READY=1 is gone, and all its workers live. Engines that put\n"
+        "weights or caches to sleep do this. The unit goes on; it is restarted where less is left than READY=1 asks for.\n"
+        "What to do: look at the engine's own lines of that time; gpu-lifecycle status @GPU_LIFECYCLE_UNIT@ shows the figures.",
+    ),
+    "memory-tight": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2e02", WARNING, "The memory of a GPU of @GPU_LIFECYCLE_UNIT@ is used up",
+        "So little is left on this GPU that the next large request may end with an out-of-memory error. The unit goes on.\n"
+        "What to do: see who else holds memory there: gpu-lifecycle holders; or give the engine a smaller share, such as\n"
+        "--mem-fraction-static of SGLang or --gpu-memory-utilization of vLLM.",
+    ),
     "gpu-doubtful": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2c07", WARNING, "A claimed GPU works, and something is not right with it",
         "The GPU or its driver has reported something that does not keep it from working: a repair that waits for a reset, a\n"

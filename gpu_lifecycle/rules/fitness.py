@@ -6,7 +6,7 @@ GPU memory error management (row remapping) and on driver persistence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_lifecycle.errors import Exit
@@ -30,6 +30,7 @@ ACTIONS = {  # nvmlDeviceGpuRecoveryAction_t; what it says is the driver's own j
 }
 SLOW = {0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
 FABRIC_STARTING = (1, 2)  # not started, in progress
+DEAD = frozenset(("15", "16"))  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
 MODES = {1: "exclusive to a thread", 2: "prohibited", 3: "exclusive to one process"}
 
 
@@ -49,6 +50,20 @@ def _recovery(values: Values) -> Said | None:
 
 def _refusing(*actions: int) -> Callable[[Values], Said | None]:
     return lambda values: _recovery(values) if values.get("recovery") in actions else None
+
+
+def _unlisted(name: str, what: str, known: Collection[int]) -> Callable[[Values], Said | None]:
+    """A value that this version does not know is not taken for a good one."""
+
+    def say(values: Values) -> Said | None:
+        value = values.get(name)
+        return (
+            None
+            if value is None or value in known
+            else (f"its {what} is {value}, which is not known here", "see nvidia-smi -q")
+        )
+
+    return say
 
 
 def _above_zero(name: str, text: str, cure: str) -> Callable[[Values], Said | None]:
@@ -118,6 +133,7 @@ def _persistence(values: Values) -> Said | None:
 CHECKS: tuple[Check, ...] = (
     Check("gpu-recovery", Level.ERROR, _refusing(1, 2, 4, 6, 7)),
     Check("gpu-recovery", Level.WARN, _refusing(3, 5)),
+    Check("gpu-recovery", Level.WARN, _unlisted("recovery", "recovery action", (0, *ACTIONS))),
     Check("row-remap-failed", Level.ERROR,
           _above_zero("remap_failed", "a broken row of its memory could not be replaced", "have the GPU replaced")),
     Check("row-remap-pending", Level.WARN,
@@ -127,6 +143,7 @@ CHECKS: tuple[Check, ...] = (
     Check("ecc-uncorrected", Level.WARN,
           _above_zero("ecc", "{count} uncorrected memory errors since the driver is up", "if more come: nvidia-smi -q -d ECC")),
     Check("fabric", Level.ERROR, _fabric),
+    Check("fabric", Level.WARN, _unlisted("fabric_state", "fabric state", (0, 1, 2, 3))),
     Check("nvlink-down", Level.WARN,
           _above_zero("links_down", "{count} of its NVLinks are down", "nvidia-smi nvlink --status -i {uuid}; see dmesg")),
     Check("too-hot", Level.ERROR, _margin, Exit.TEMPFAIL),
@@ -134,6 +151,7 @@ CHECKS: tuple[Check, ...] = (
     Check("pcie-width", Level.WARN, _width),
     Check("compute-mode", Level.ERROR, _compute),
     Check("compute-mode", Level.WARN, _exclusive),
+    Check("compute-mode", Level.WARN, _unlisted("compute", "compute mode", (0, *MODES))),
     Check("persistence-off", Level.WARN, _persistence),
 )  # fmt: skip
 
@@ -148,8 +166,8 @@ class Unfit:
 
 
 def judge(health: GpuHealth) -> tuple[Unfit, ...]:
-    """All that is wrong with one GPU, errors first. A GPU that cannot be reached is for the claim to refuse."""
-    found = []
+    """All that is wrong with one GPU, errors first."""
+    found = list(_gone(health))
     for check in CHECKS:
         said = check.say(health.values)
         if said:
@@ -157,6 +175,21 @@ def judge(health: GpuHealth) -> tuple[Unfit, ...]:
             finding = Finding(check.level, check.code, text, said[1].format(uuid=health.uuid))
             found.append(Unfit(finding, health.uuid, check.status))
     return tuple(sorted(found, key=lambda item: item.finding.level is not Level.ERROR))
+
+
+def _gone(health: GpuHealth) -> Iterator[Unfit]:
+    """A GPU that is lost, or wants a reset, says so to every question: that is no item which could not be read."""
+    errors = [*((health.error,) if health.error else ()), *(error for _, error in sorted(health.errors.items()))]
+    error = next((error for error in errors if error.code in DEAD), health.error)
+    if error:
+        status = Exit.UNAVAILABLE if error.code in DEAD else Exit.TEMPFAIL
+        yield Unfit(Finding(Level.ERROR, "gpu", f"GPU {health.index}: {error.text}", error.cure), health.uuid, status)
+
+
+def absent(uuid: str) -> Unfit:
+    """A claimed GPU that answers no more; the next start's claim says why."""
+    text = f"GPU {uuid} does not answer any more, and did a moment ago"
+    return Unfit(Finding(Level.ERROR, "gpu", text, "nvidia-smi -L; see dmesg"), uuid, Exit.TEMPFAIL)
 
 
 def unread(health: GpuHealth) -> str:

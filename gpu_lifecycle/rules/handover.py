@@ -15,7 +15,8 @@ from gpu_lifecycle.rules.life import Life, Limits
 
 SCHEMA = 2  # 2: the engine's output comes through pipes, which a version that knows nothing of them would not read
 TAKEN = (1, SCHEMA)
-_OWN = ("limits", "phase", "workers", "budget", "status", "memory", "mark")  # not plain, or not to be handed over
+_SEEN = ("memory", "resident", "shrunk", "tight")  # seen anew at the next look
+_OWN = ("limits", "phase", "workers", "budget", "status", "mark", *_SEEN)  # not plain, or not to be handed over
 _GPU = ("uuid", "index", "minor", "pci", "name", "total", "used")
 _INSTANCE = ("parent", "instance")  # which versions that knew no instances did not write
 

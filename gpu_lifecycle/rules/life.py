@@ -171,6 +171,9 @@ class Life:
     useless_said: bool = False
     blind_said: bool = False
     memory: Mapping[str, int | None] = field(default_factory=dict)
+    resident: Mapping[str, int] = field(default_factory=dict)  # the most that each GPU has held since READY=1
+    shrunk: frozenset[str] = frozenset()  # GPUs of which it was said that memory has vanished
+    tight: frozenset[str] = frozenset()  # ... that their memory is used up
     # the end
     failure: str = ""
     refusal: str = ""  # why no restart can help, with what the host has to do

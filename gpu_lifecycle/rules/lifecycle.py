@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from gpu_lifecycle.facts import Phase
+from gpu_lifecycle.rules.drift import notice
 from gpu_lifecycle.rules.ending import drain, ended_tick, exited, fail, kernel_says, stop
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.life import (
@@ -102,8 +103,9 @@ def _started(life: Life, pid: int, now: float) -> Result:
 
 def _looked(life: Life, look: Look, now: float) -> Result:
     life = replace(life, memory=look.memory)
-    result = _watched(life, look, now) if life.was_ready else _loading(life, look, now)
-    return replace(result[0], looked=now), result[1]
+    life, effects = _watched(life, look, now) if life.was_ready else _loading(life, look, now)
+    life, told = notice(life, look)
+    return replace(life, looked=now), (*effects, *told)
 
 
 # Loading

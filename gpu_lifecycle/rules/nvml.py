@@ -101,6 +101,7 @@ def _gpu(seen: Mapping[str, Any]) -> Gpu:
         used=used,
         processes=processes,
         error=found,
+        free=None if total is None else _number(seen.get("free")),
         divided=divided,
         parent=printable(str(seen.get("parent", "")), 96),
         instance=_number(seen.get("instance")),

@@ -123,7 +123,7 @@ def _model(folder: ModelFolder, what: str, *, loads_files: bool, tokenizer: bool
             yield from _shards(folder)
         if tokenizer and not any(_is_tokenizer(name) for name in folder.names):
             hint = "download the model again, or say where with --tokenizer-path"
-            yield Finding(Level.ERROR, "tokenizer-missing", f"the {what} has no tokenizer", hint, shown)
+            yield Finding(Level.WARN, "tokenizer-missing", f"the {what} has no tokenizer", hint, shown)
 
 
 def _is_tokenizer(name: str) -> bool:
@@ -138,7 +138,7 @@ def _rights(folder: ModelFolder) -> Iterator[Finding]:
         yield Finding(Level.WARN, "model-denied", text, f"namei -l {shown}", shown)
     for name in folder.not_files[:8]:
         text = f"{printable(name, 80)} is no regular file"
-        yield Finding(Level.ERROR, "not-a-file", text, "download the model again", place(folder, name))
+        yield Finding(Level.WARN, "not-a-file", text, "download the model again", place(folder, name))
 
 
 def _config(folder: ModelFolder) -> Iterator[Finding]:
@@ -147,7 +147,7 @@ def _config(folder: ModelFolder) -> Iterator[Finding]:
         text = f"config.json cannot be used: {folder.config_problem}"
         yield Finding(Level.ERROR, "config-broken", text, "download it again", shown)
     elif "config.json" not in folder.names and folder.shards:
-        yield Finding(Level.ERROR, "config-missing", "config.json is not there", "download the model again", shown)
+        yield Finding(Level.WARN, "config-missing", "config.json is not there", "download the model again", shown)
     if folder.config_odd:
         yield Finding(Level.WARN, "config-odd", f"config.json is odd: {folder.config_odd}", "correct it", shown)
     if folder.config is not None:

@@ -76,4 +76,5 @@ def _gpus(plan: Plan) -> Iterator[Finding]:
         copies = 1
     if plan.claimed is not None and command.tp and world // nodes * copies > plan.claimed:
         text = f"the engine wants {world // nodes * copies} GPUs here, and the unit claims {plan.claimed}"
-        yield Finding(Level.ERROR, "claim-too-small", text, "claim more GPUs, or lower the sizes", key="gpus.claim")
+        level = Level.WARN if copies > 1 else Level.ERROR  # copies may run elsewhere (--data-parallel-size-local)
+        yield Finding(level, "claim-too-small", text, "claim more GPUs, or lower the sizes", key="gpus.claim")

@@ -57,8 +57,7 @@ class Engine:
     default_tp: int | None = None
     name_options: tuple[str, ...] = ()
     worker_title: str = ""
-    # -15: death by our own SIGTERM, before the engine has put its handler in place (SGLang while loading,
-    # llama.cpp)
+    # -15: death by our own SIGTERM, before the engine has put its handler in place (SGLang while loading, llama.cpp)
     clean_exit: frozenset[int] = frozenset((0, -15))
     drains: bool = False
     metrics: Metrics | None = None  # None: no counters of its work are known

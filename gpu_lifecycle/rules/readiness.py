@@ -85,6 +85,7 @@ class Look:
     nvml_error: str = ""
     model: str = ""
     generated: Health | None = None  # the answer to the request for one token; None: not asked for
+    room: Mapping[str, int] = field(default_factory=dict)  # bytes that are left on each claimed GPU
     estimated: bool = False  # a figure of ``memory`` is the GPU's total less what was there before, not the driver's own
     signs: Signs = field(default_factory=Signs)  # of a ready engine's core; its health is the one above
 

@@ -92,6 +92,17 @@ def _node(path: str, name: str, majors: frozenset[int]) -> Node | str | None:
     return Node(path, info.st_rdev, int(number) if number.isdecimal() else None)
 
 
+def what_is(path: str) -> str:
+    """What a file is that has the name of a node and is none of the driver's."""
+    try:
+        info = os.stat(path)
+    except OSError as error:
+        return f"it cannot be looked at: {error.strerror}"
+    if not st.S_ISCHR(info.st_mode):
+        return "it is no character device"
+    return f"its major is {os.major(info.st_rdev)}, which the driver has not registered"
+
+
 def open_handles(sys: str = "/sys") -> int | None:
     """How many open files the driver counts on its GPU nodes, host-wide, in any namespace and in any state.
 

@@ -7,6 +7,7 @@ abandoned helper still exists no second one is started: the answer is then "NVML
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -89,6 +90,8 @@ class GpuProbe:
         end = time.monotonic() + deadline
         try:
             helper = self._started()
+            if time.monotonic() < self.quiet_until:  # let go of in between: what was just started must not open it again
+                return classify("helper-died", f"let go of, status {self._discard()}")
             if not self._asked:
                 self._send(helper, op, only)
             self._asked = 0
@@ -132,6 +135,8 @@ class GpuProbe:
             self._discard()  # the driver or its library has been replaced: what this helper has loaded is stale
         if self._helper is None or self._helper.poll() is not None:
             self._discard()
+            if self._abandoned:  # it would not go: at most one hangs at a time
+                raise OSError(errno.EBUSY, "the helper before hangs")
             self._loaded = None
             program = os.path.join(os.path.dirname(__file__), "nvml_helper.py")
             self._helper = subprocess.Popen(

@@ -21,11 +21,12 @@ from gpu_lifecycle.system.cgroup import Cgroup
 from gpu_lifecycle.system.devices import Devices
 from gpu_lifecycle.system.patience import Patience
 from gpu_lifecycle.system.procfs import GONE, Proc, read_bytes
-from gpu_lifecycle.system.statx import HERE, Look
+from gpu_lifecycle.system.statx import HERE, own_look
 from gpu_lifecycle.system.worker import Worker
 
-# Start, end, "s" for a shared mapping, path: a device is mapped shared, or is named as one (proc_pid_maps(5)).
-_MAP_LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) ...([sp]) \S+ \S+ \d+ +(/.*)")
+# Start, end, "s" for a shared mapping, file (device, inode, path): a device is mapped shared, or is named as one
+# (proc_pid_maps(5)).
+_MAP_LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) ...([sp]) \S+ (\S+ \d+ +(/.*))")
 _MARKS = (b"s ", b"/dev/", b"nvidia")
 _NO_DEVICES = (b"/dev/shm/", b"/memfd:", b"/SYSV", b"/dev/zero")
 _RING_FILE = re.compile(r"^\s+\d+: (.+)$", re.MULTILINE)
@@ -52,13 +53,14 @@ class Scanner:
         self.patience = Patience()
         self._unreadable: list[int] = []
         self._blocked: list[int] = []
+        self._files: set[bytes] = set()  # mapped by many, and known from one of them in this scan to be no devices
 
     def scan(self, cgroup: str = "") -> Scan:
         """All holders, and the members of ``cgroup`` (a path as ``/proc/PID/cgroup`` shows it; "": none).
 
         Raises OSError only where ``/proc`` itself cannot be listed.
         """
-        self._unreadable, self._blocked = [], []
+        self._unreadable, self._blocked, self._files = [], [], set()
         pids = self.proc.pids()
         looked = ((pid, self._describe(pid, *held)) for pid, held in self._all_held(pids).items())
         holders = {pid: process for pid, process in looked if process}
@@ -111,6 +113,7 @@ class Scanner:
 
     def held(self, pid: int) -> Held:
         """Device numbers that one process holds right now, and how ("fd", "map")."""
+        self._files = set()
         return self._each([pid]).get(pid, NONE)
 
     def _held(self, pid: int) -> Held:
@@ -174,7 +177,7 @@ class Scanner:
             names = os.listdir(directory)
         except OSError as error:
             return set(), 0, error.errno not in GONE
-        found, anonymous, failed = Look().sort(directory, names, self.devices.majors)
+        found, anonymous, failed = own_look().sort(directory, names, self.devices.majors)
         for name in anonymous:
             found |= self._by_ring(name, directory, folder)
         return found, len(names), any(is_refused(directory, name) for name in failed)
@@ -206,17 +209,21 @@ class Scanner:
             match = _MAP_LINE.fullmatch(line)
             if match is None:
                 continue
-            start, end, shared, path = match.groups()
+            start, end, shared, file, path = match.groups()
+            if file in self._files:
+                continue
             if (shared == b"s" or b"/dev/" in path or b"nvidia" in path) and not path.startswith(_NO_DEVICES):
-                found |= self._mapped(pid, start, end, path)
+                found |= self._mapped(pid, start, end, file, path)
         return found
 
-    def _mapped(self, pid: int, start: bytes, end: bytes, path: bytes) -> set[int]:
+    def _mapped(self, pid: int, start: bytes, end: bytes, file: bytes, path: bytes) -> set[int]:
         area = f"{start.lstrip(b'0').decode() or '0'}-{end.lstrip(b'0').decode() or '0'}"
-        look = Look()
+        look = own_look()
         mode = look.at(HERE, f"{self.proc.root}/{pid}/map_files/{area}")
         if not mode and (path.startswith(b"/dev/") or b"nvidia" in path):  # the path of another may lead us anywhere
             mode = look.at(HERE, os.fsdecode(path))
+        if st.S_ISREG(mode):
+            self._files.add(file)
         return {look.rdev} if st.S_ISCHR(mode) and self.devices.has(look.rdev) else set()
 
     def _blocking(self) -> tuple[Identity, ...]:

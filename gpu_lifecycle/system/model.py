@@ -10,6 +10,7 @@ import json
 import os
 import re
 import stat as st
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -227,8 +228,8 @@ def _parse(text: bytes, odd: list[str]) -> Any:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
         if len(found) != len(items) and len(odd) < 3:
-            names = [name for name, _ in items]
-            odd.append("it names a key twice: " + printable(next(name for name in names if names.count(name) > 1), 60))
+            counted = Counter(name for name, _ in items)
+            odd.append("it names a key twice: " + printable(counted.most_common(1)[0][0], 60))
         return found
 
     def constant(name: str) -> float:

@@ -12,10 +12,11 @@ Source of the calls: nvml.h; the binding is nvidia-ml-py, unmodified.
 from __future__ import annotations
 
 import json
+import os
 import select
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 IDLE_SECONDS = 20.0
 # Parts whose memory is the machine's own, so that NVML knows no total (the last word of their product names).
@@ -225,7 +226,8 @@ class Session:
         except self.lacking:
             info = self.nvml.nvmlDeviceGetMemoryInfo(handle)
             reserved = 0
-        return {"total": int(info.total), "used": max(0, int(info.total) - int(info.free) - reserved)}
+        total, free = int(info.total), int(info.free)
+        return {"total": total, "free": free, "used": max(0, total - free - reserved)}
 
     def processes(self, handle: Any) -> list[list[int | None]] | None:
         """Compute and graphics processes, each once, with the larger of its two figures. None: the driver lists none at all."""
@@ -271,7 +273,7 @@ def answer(session: Session, line: str) -> dict[str, Any]:
     return {"id": request.get("id"), **session.each(look, request.get("only"))}
 
 
-def main() -> int:
+def main() -> NoReturn:
     session = Session()
     while True:
         if not select.select([sys.stdin], [], [], IDLE_SECONDS)[0]:
@@ -280,10 +282,10 @@ def main() -> int:
         line = sys.stdin.readline()
         if not line:
             session.close()
-            return 0
+            os._exit(0)  # nothing is left to close, and whoever waits for our end need not wait for an interpreter's
         sys.stdout.write(json.dumps(answer(session, line)) + "\n")
         sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

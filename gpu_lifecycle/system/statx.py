@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import threading
 from collections.abc import Callable
 
 DONT_SYNC = 0x4000  # AT_STATX_DONT_SYNC of linux/fcntl.h
@@ -77,3 +78,15 @@ class Look:
     @property
     def inode(self) -> int:
         return self._longs[4]
+
+
+_LOOKS = threading.local()
+
+
+def own_look() -> Look:
+    """The calling thread's own, made once: making one costs as much as a dozen looks."""
+    try:
+        look: Look = _LOOKS.look
+    except AttributeError:
+        look = _LOOKS.look = Look()
+    return look

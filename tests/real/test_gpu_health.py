@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_lifecycle.facts import ErrorClass, GpuHealth
+from gpu_lifecycle.jobs.fitness import examine
 from gpu_lifecycle.rules.fitness import judge, unread
 from gpu_lifecycle.rules.nvml import CODES
 from gpu_lifecycle.system.gpu import GpuProbe
@@ -210,3 +211,18 @@ def test_a_library_that_was_replaced_is_loaded_anew(
     assert probe.view(LONG).error is None
     assert probe.pids
     assert probe.pids != first
+
+
+@pytest.mark.parametrize("line", ["error nvmlDeviceGetHandleByIndex_v2 15 0", "error nvmlDeviceGetHandleByIndex_v2 4 0"])
+def test_a_claimed_gpu_that_answers_no_more_is_no_fit_one(driver: Callable[..., None], probe: GpuProbe, line: str) -> None:
+    driver(line)
+    found = examine(probe, ["GPU-0", "GPU-1"], lambda _: None, wait=0)
+    assert [(item.uuid, item.finding.code) for item in found.unfit] == [("GPU-0", "gpu")]
+
+
+def test_a_gpu_that_is_lost_under_an_open_session(driver: Callable[..., None], probe: GpuProbe) -> None:
+    driver()
+    healths(probe)
+    driver(*(f"error {function} 15 0" for function in set(ITEMS.values())))
+    found = examine(probe, ["GPU-0", "GPU-1"], lambda _: None, wait=0)
+    assert [(item.uuid, int(item.status)) for item in found.unfit] == [("GPU-0", 69)]

@@ -58,6 +58,15 @@ def victim(node: str) -> Iterator[tuple[int, int]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
+def judged(probe: GpuProbe, node: Path, pid: int) -> tuple[Observer, Judged]:
+    """An observer to whom this node is a GPU's, and the process that holds it, to be reaped."""
+    observer = Observer(probe)
+    observer.scanner = Scanner(observer.proc, Devices((Node(str(node), TTY40, 0),), frozenset({4})))
+    process = observer.proc.describe(pid, devices=frozenset({TTY40}))
+    assert process
+    return observer, Judged(process, Owner(OwnerKind.NONE), Verdict.REAP, "orphan", "nobody answers for it")
+
+
 def wait_for(observer: Observer, pid: int, state: str) -> None:
     deadline = time.monotonic() + 10
     while (seen := observer.proc.stat(pid)) is None or seen.state != state:
@@ -70,11 +79,7 @@ def test_who_lets_go_while_it_is_stopped_is_set_going_again(tmp_path: Path, lets
     node = tmp_path / "nvidia0"
     os.mknod(node, stat.S_IFCHR | 0o600, TTY40)
     with GpuProbe() as probe, victim(str(node)) as (pid, sibling):
-        observer = Observer(probe)
-        observer.scanner = Scanner(observer.proc, Devices((Node(str(node), TTY40, 0),), frozenset({4})))
-        process = observer.proc.describe(pid, devices=frozenset({TTY40}))
-        assert process
-        item = Judged(process, Owner(OwnerKind.NONE), Verdict.REAP, "orphan", "nobody answers for it")
+        observer, item = judged(probe, node, pid)
 
         def look() -> list[Judged]:
             """Called between SIGSTOP and SIGKILL."""
@@ -94,11 +99,7 @@ def test_an_interruption_leaves_nobody_stopped(tmp_path: Path) -> None:
     node = tmp_path / "nvidia0"
     os.mknod(node, stat.S_IFCHR | 0o600, TTY40)
     with GpuProbe() as probe, victim(str(node)) as (pid, _):
-        observer = Observer(probe)
-        observer.scanner = Scanner(observer.proc, Devices((Node(str(node), TTY40, 0),), frozenset({4})))
-        process = observer.proc.describe(pid, devices=frozenset({TTY40}))
-        assert process
-        item = Judged(process, Owner(OwnerKind.NONE), Verdict.REAP, "orphan", "nobody answers for it")
+        observer, item = judged(probe, node, pid)
 
         def look() -> list[Judged]:
             wait_for(observer, pid, "T")

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gpu_lifecycle.errors import Exit
 from gpu_lifecycle.facts import ErrorClass, GpuError, GpuHealth, Level
-from gpu_lifecycle.rules.fitness import CHECKS, fabric_starting, judge, state, unread
-from gpu_lifecycle.rules.nvml import health_from
+from gpu_lifecycle.rules.fitness import CHECKS, absent, fabric_starting, judge, state, unread
+from gpu_lifecycle.rules.nvml import classify, health_from
 
 UUID = "GPU-5a0c"
 ERROR = GpuError("999", "unknown error", ErrorClass.RETRY)
@@ -40,6 +40,9 @@ def gpu(**values: int | None) -> GpuHealth:
         ({"width": 8, "max_width": 16}, "warn", 69, "8 of 16 lanes", "reseat"),
         ({"compute": 2}, "error", 69, "prohibits CUDA", f"-i {UUID} -c DEFAULT"),
         ({"compute": 3}, "warn", 69, "exclusive to one process", "-c DEFAULT"),
+        ({"recovery": 8}, "warn", 69, "its recovery action is 8, which is not known here", "nvidia-smi -q"),
+        ({"fabric_state": 4}, "warn", 69, "its fabric state is 4", "nvidia-smi -q"),
+        ({"compute": 9}, "warn", 69, "its compute mode is 9", "nvidia-smi -q"),
         ({"persistence": 0}, "warn", 69, "persistence mode is off", "nvidia-persistenced"),
     ],
 )
@@ -54,7 +57,7 @@ def test_a_finding(values: dict[str, int], level: str, status: int, text: str, c
     "values",
     [
         {}, dict.fromkeys(("recovery", "ecc", "margin", "fabric_state", "persistence", "width", "compute")), {"recovery": 0},
-        {"fabric_state": 0}, {"fabric_state": 3, "fabric_status": 0}, {"margin": 1}, {"clocks": 0x1 | 0x4}, {"recovery": 99},
+        {"fabric_state": 0}, {"fabric_state": 3, "fabric_status": 0}, {"margin": 1}, {"clocks": 0x1 | 0x4},
         {"width": 16, "max_width": 16}, {"width": 8}, {"max_width": 16}, {"width": 0, "max_width": 16}, {"persistence": 1},
     ],
 )  # fmt: skip
@@ -74,6 +77,25 @@ def test_states() -> None:
     assert state(gpu(ecc=1))[0] == "warn"
     assert state(gpu(ecc=1, remap_failed=1))[0] == "bad"
     assert state(GpuHealth(UUID, 3, {"ecc": 0}, {"margin": ERROR})) == ("warn", ["cannot read margin: unknown error"])
+
+
+@pytest.mark.parametrize(("code", "status"), [("15", 69), ("16", 69)])
+def test_a_gpu_that_is_lost_says_so_to_every_question(code: str, status: int) -> None:
+    error = classify(code)
+    for health in (GpuHealth(UUID, 3, {}, {"margin": ERROR, "ecc": error}), GpuHealth(UUID, 3, error=error)):
+        (item,) = judge(health)
+        assert (item.finding.level, int(item.status)) == ("error", status)
+        assert item.finding.message == f"GPU 3: {error.text}"
+
+
+def test_a_gpu_that_cannot_be_asked_is_not_fit() -> None:
+    (item,) = judge(GpuHealth(UUID, 3, error=ERROR))
+    assert (item.finding.level, int(item.status)) == ("error", 75)
+    assert judge(GpuHealth(UUID, 3, {}, {"margin": ERROR})) == (), "one item that cannot be read is told, and no reason"
+
+
+def test_a_gpu_that_is_gone_is_named() -> None:
+    assert (absent(UUID).finding.message.startswith(f"GPU {UUID} "), int(absent(UUID).status)) == (True, 75)
 
 
 def test_what_could_not_be_read() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.machine.nvml import uuid
+from tests.machine.nvml import RESERVED, uuid
 from tests.systemd.site import Site
 
 pytestmark = pytest.mark.machine
@@ -172,3 +172,17 @@ def test_no_permission_to_read_the_log(site: Site) -> None:
         assert "cannot open /dev/kmsg: Operation not permitted" in event["MESSAGE"]
         assert "allow device c 1:11 r" in event["MESSAGE"]
         assert site.state() == "active"
+
+
+def test_a_gpu_that_fills_up_is_told_and_the_unit_goes_on(site: Site) -> None:
+    """The engine's own share is well there; what is left beside it is not enough for its next request."""
+    site.start()
+    gpu = site.cli("gpus")["gpus"][3]
+    site.machine.nvml.set(f"hidden 3 {gpu['memory_total'] - gpu['memory_used'] - RESERVED - (100 << 20)}")
+    site.machine.wait(lambda: bool(site.events("memory-tight")), 20, "the word on it")
+    (event,) = site.events("memory-tight")
+    assert event["GPU_LIFECYCLE_GPU"] == uuid(3)
+    assert "GPU 3: 100 MiB of its memory are left" in event["MESSAGE"]
+    settled(site)
+    assert len(site.events("memory-tight")) == 1
+    assert (site.state(), site.show("NRestarts")) == ("active", "0")

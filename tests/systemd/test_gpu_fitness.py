@@ -115,7 +115,7 @@ def test_nvml_is_let_go_of_on_request(site: Site) -> None:
     site.start()
     site.machine.wait(lambda: bool(helper_holds(site)), 10, "a helper to hold nodes")
     assert "sglang-kimi.service: NVML is let go of" in site.ask("gpu-lifecycle", "gpus", "--release")
-    site.machine.wait(lambda: helper_holds(site) == [], 10, "the nodes to be let go of")
+    assert helper_holds(site) == [], "once it says so, it is so"
     fed = int(site.show("WatchdogTimestampMonotonic"))
     site.machine.wait(lambda: int(site.show("WatchdogTimestampMonotonic")) > fed, 10, "the watchdog to be fed on")
     assert helper_holds(site) == []
@@ -123,6 +123,21 @@ def test_nvml_is_let_go_of_on_request(site: Site) -> None:
     assert site.events("nvml-released")
     site.stop()
     assert "no daemon runs" in site.ask("gpu-lifecycle", "gpus", "--release")
+    assert "no daemon runs" in site.ask("gpu-lifecycle", "gpus", "--release", "sglang-kimi")
+
+
+def test_who_does_not_know_the_request_is_not_sent_it(site: Site) -> None:
+    """It would end a main process that does not handle it, such as one of another version."""
+    site.machine.run(["systemd-run", "--quiet", "--unit=other", "--collect", "sleep", "60"], check=True)
+    try:
+        done = site.machine.run(["gpu-lifecycle", "gpus", "--release", "other"], check=False)
+        assert done.returncode == 75
+        assert "does not know this request" in str(done.stderr)
+        assert site.ask("systemctl", "is-active", "other").strip() == "active"
+        done = site.machine.run(["gpu-lifecycle", "gpus", "--release", "other"], check=False, user="alice")
+        assert done.returncode == 77
+    finally:
+        site.machine.run(["systemctl", "stop", "other"])
 
 
 # What a look at GPUs asks, each of which may hang in the kernel.
@@ -205,19 +220,20 @@ def test_the_wait_after_a_boot_has_an_end(site: Site) -> None:
         assert "8 GPUs found" in site.messages("start-refused"), "never on fewer GPUs"
 
 
-@pytest.mark.parametrize("node", ["/dev/nvidia7", "/dev/nvidia-uvm"])
-def test_a_node_that_nobody_makes_is_named(site: Site, node: str) -> None:
+@pytest.mark.parametrize(("node", "options"), [("/dev/nvidia7", "-c 7"), ("/dev/nvidia-uvm", "-u -c 0")])
+def test_a_node_that_nobody_makes_is_named(site: Site, node: str, options: str) -> None:
     with without(site, node):
         site.start_and_fail()
         site.wait_state("failed")
         assert site.show("ExecMainStatus") == "69"
-        assert f"{node} is not there (nvidia-modprobe -u -c 0; in a container, pass" in site.messages("start-refused")
+        assert f"{node} is not there (nvidia-modprobe {options}; in a container, pass" in site.messages("start-refused")
         assert f"{node} is not there" in str(site.cli("check", "sglang-kimi")["findings"])
 
 
 def test_a_node_that_is_missing_is_made_by_the_drivers_own_tool(site: Site) -> None:
     with without(site, "/dev/nvidia7"):
-        site.machine.write("/usr/bin/nvidia-modprobe", "#!/bin/sh\ncp -a /dev/elsewhere /dev/nvidia7\n", 0o755)
+        script = '#!/bin/sh\ntest "$*" = "-c 7" && cp -a /dev/elsewhere /dev/nvidia7\n'
+        site.machine.write("/usr/bin/nvidia-modprobe", script, 0o755)
         site.start()
         site.machine.run(["rm", "/usr/bin/nvidia-modprobe"])
         assert site.state() == "active"
@@ -229,8 +245,8 @@ def test_a_node_with_a_wrong_major_is_named(site: Site) -> None:
         try:
             site.start_and_fail()
             site.wait_state("failed")
-            assert "/dev/nvidia7 is no node of the NVIDIA driver (rm /dev/nvidia7; nvidia-modprobe" in site.messages(
-                "start-refused"
-            )
+            text = site.messages("start-refused")
+            assert "/dev/nvidia7 is no node of the NVIDIA driver: its major is 1, which the driver has not registered" in text
+            assert "(rm /dev/nvidia7; nvidia-modprobe" in text
         finally:
             site.machine.run(["rm", "/dev/nvidia7"])
