@@ -78,5 +78,8 @@ def limits_for(config: Config, gpus: tuple[Gpu, ...], watchdog: float | None) ->
 
 
 def probe_deadline(config: Config, watchdog: float | None) -> float:
-    """Seconds for one answer: below half of systemd's ``watchdog``, so that a slow one is judged here before we are."""
-    return min(config.watch.timeout, watchdog / 2) if watchdog else config.watch.timeout
+    """Seconds for one answer: so far below systemd's ``watchdog`` that a slow one is judged here before we are.
+
+    One look at a ready engine takes a third more at most, for its metrics page, and an interval later comes the next.
+    """
+    return min(config.watch.timeout, 0.4 * watchdog) if watchdog else config.watch.timeout

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import BlindError
 from gpu_lifecycle.facts import Gpu, GpuView, Identity
+from gpu_lifecycle.jobs.keys import EngineKey
 from gpu_lifecycle.jobs.pulse import Pulse
 from gpu_lifecycle.rules.endpoints import Endpoint
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.life import Life
 from gpu_lifecycle.rules.quantity import show_duration
-from gpu_lifecycle.rules.readiness import Health, Look, Signs, Socket
+from gpu_lifecycle.rules.readiness import NOT_ASKED, Health, Look, Signs, Socket
 from gpu_lifecycle.system.engine import Family
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.journal import Journal
@@ -42,13 +43,13 @@ CONNECTION_REFUSED = Health(None, "nobody listens yet")
 class Looker:
     """Looks at one engine. Keeps what a next look need not find out again."""
 
-    def __init__(self, config: Config, proc: Proc, family: Family, probe: GpuProbe) -> None:
+    def __init__(self, config: Config, proc: Proc, family: Family, probe: GpuProbe, key: EngineKey) -> None:
         self.config = config
         self.proc = proc
         self.family = family
         self.probe = probe
         self.endpoint = config.server.endpoint()
-        self.pulse = Pulse(config)
+        self.pulse = Pulse(config, key, proc)
         self.generated: Health | None = Health(None, "not asked yet") if self.pulse.request else None
         self.addresses = addresses(self.endpoint.host)  # once: a look must not wait for a name server
         self.title = re.compile(config.server.preset.worker_title) if config.server.preset.worker_title else None
@@ -81,8 +82,10 @@ class Looker:
             signs = Signs()
             if not socket.listening:
                 health = CONNECTION_REFUSED
-            elif life.was_ready:
+            elif life.was_ready and socket.ours:
                 health, signs = await self.pulse.take(life, deadline, lambda: self._page_is_ours(alive))
+            elif life.was_ready:
+                health = NOT_ASKED  # a stranger is given no key, and what he says is nothing to us
             else:
                 health = await self.pulse.probe.get(self.config.server.preset.ready_path, deadline)
             if health.ok and socket.ours and not life.was_ready:

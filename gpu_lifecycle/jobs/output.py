@@ -12,6 +12,7 @@ from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.output import Line
 from gpu_lifecycle.rules.phases import Load, Step, advance
 from gpu_lifecycle.rules.quantity import show_count
+from gpu_lifecycle.rules.secrets import Secrets
 from gpu_lifecycle.system.journal import SOCKET, Journal, is_journal
 from gpu_lifecycle.system.output import JournalSink, Left, Output
 
@@ -21,8 +22,8 @@ LOOKED_AT = 1000  # bytes of a line: a marker stands in its beginning
 class EngineOutput(Output):
     """``load``: how far the load is by the lines that have come."""
 
-    def __init__(self, journal: JournalSink | None, engine: str, load: Load) -> None:
-        super().__init__(journal, self._hear)
+    def __init__(self, journal: JournalSink | None, engine: str, load: Load, secrets: Secrets) -> None:
+        super().__init__(journal, self._hear, secrets)
         self.engine = engine
         self.load = load
 
@@ -31,14 +32,14 @@ class EngineOutput(Output):
             self.load = advance(self.load, line.data[:LOOKED_AT].decode("utf-8", "replace"), self.engine)
 
 
-def output_of(unit: UnitName, run: str, engine: str, packed: Mapping[str, Any] | None) -> EngineOutput:
+def output_of(unit: UnitName, run: str, engine: str, packed: Mapping[str, Any] | None, secrets: Secrets) -> EngineOutput:
     """Where the unit's lines go as ours do: to the journal, or to our own stdout and stderr. Raises ValueError."""
     left = unpack_output(packed or {})
     fields = {"SYSLOG_IDENTIFIER": unit.service.removesuffix(".service"), "GPU_LIFECYCLE_UNIT": unit.service}
     fields |= {"GPU_LIFECYCLE_RUN": run, "GPU_LIFECYCLE_PHASE": str(Phase.LOADING)}
     native = is_journal(1) and os.path.exists(SOCKET)
     sink = JournalSink(fields, waiting=left.waiting, lost=left.lost) if native else None
-    output = EngineOutput(sink, engine, _load_of(packed or {}))
+    output = EngineOutput(sink, engine, _load_of(packed or {}), secrets)
     output.adopt(left)
     return output
 

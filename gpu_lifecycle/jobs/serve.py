@@ -17,6 +17,7 @@ from gpu_lifecycle.facts import Gpu, Layout, Phase, UnitName
 from gpu_lifecycle.jobs.before import Before
 from gpu_lifecycle.jobs.evidence import Evidence, Scene
 from gpu_lifecycle.jobs.kernel import KernelEar
+from gpu_lifecycle.jobs.keys import EngineKey
 from gpu_lifecycle.jobs.limits import claim_or_stop, limits_for, probe_deadline
 from gpu_lifecycle.jobs.look import Looker, own_pids
 from gpu_lifecycle.jobs.output import end_output, go_on, output_of, pack_output
@@ -82,7 +83,8 @@ class Daemon:
         self.probe = GpuProbe()
         self.events: asyncio.Queue[life_rules.LifeEvent] = asyncio.Queue()
         self.engine: subprocess.Popen[bytes] | Adopted | None = None
-        self.looker = Looker(config, self.proc, self.family, self.probe)
+        self.key = EngineKey(config.server, os.environ)
+        self.looker = Looker(config, self.proc, self.family, self.probe, self.key)
         self.gpus: tuple[Gpu, ...] = ()
         self.kernel = KernelEar(layout, journal)
         self.last: Look | None = None
@@ -90,12 +92,13 @@ class Daemon:
         self.complained = False
         self.life: Life | None = None
         self.history: deque[dict[str, object]] = deque(maxlen=HISTORY)
-        self.evidence = Evidence(layout, unit, state.run, self.proc)
+        self.evidence = Evidence(layout, unit, state.run, self.proc, self.key.secrets)
         file = layout.config(unit)
         self.before = Before(unit, state.run, file, lambda text: self.events.put_nowait(life_rules.BeforeEnded(text)))
         self.began = time.time()
         self.oom_before = 0
-        self.output = output_of(unit, state.run, config.server.preset.name, handover.output if handover else None)
+        left = handover.output if handover else None
+        self.output = output_of(unit, state.run, config.server.preset.name, left, self.key.secrets)
         self.watchers: list[asyncio.Task[None]] = []
 
     async def main(self) -> Exit:
@@ -202,7 +205,7 @@ class Daemon:
             self._answer_reload(ok=False, text=f"not reloaded, all stays as it was: {error.strerror}")
         self.plan = None
         self.output.begin(loop)
-        self.looker = Looker(self.config, self.proc, self.family, self.probe)
+        self.looker = Looker(self.config, self.proc, self.family, self.probe, self.key)
         self.looker.begin(self.gpus)
         for event in kept:
             self.events.put_nowait(event)

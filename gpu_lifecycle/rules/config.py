@@ -56,18 +56,24 @@ class Server:
         named = engines.option(self.command, self.preset.name_options)
         return named or self.target()
 
-    def key_file(self, own: Mapping[str, str]) -> str:
-        """The file with the engine's API key; "" for none. ``own``: the daemon's environment, which names the credentials."""
-        named = self.api_key_file or engines.option(self.command, self.preset.key_file_options) or ""
-        if not named or "/" in named:
+    def key_file(self, own: Mapping[str, str]) -> str | None:
+        """The file with the engine's API key; None for none, "" for a credential of systemd's that is not there.
+
+        ``own``: the daemon's environment, which says where the unit's credentials are (systemd.exec(5), CREDENTIALS_DIRECTORY).
+        """
+        named = self.api_key_file
+        if named is None:
+            return engines.option(self.command, self.preset.key_file_options)
+        if "/" in named:
             return named
-        folder = own.get("CREDENTIALS_DIRECTORY", "")  # systemd.exec(5)
-        return f"{folder or '/run/credentials'}/{named}"
+        folder = own.get("CREDENTIALS_DIRECTORY")
+        return f"{folder}/{named}" if folder else ""
 
     def given_key(self, own: Mapping[str, str]) -> str:
         """The engine's API key as the command or its environment says it; "" where neither does."""
         variable = self.preset.key_env
-        return engines.option(self.command, self.preset.key_options) or self.environment.get(variable) or own.get(variable, "")
+        said = engines.option(self.command, self.preset.key_options) or self.environment.get(variable) or own.get(variable, "")
+        return said.split(",")[0] if self.preset.keys_in_one else said
 
     def tensor_parallel(self) -> int | None:
         """Over how many GPUs each layer is split; None: the engine decides.

@@ -44,6 +44,7 @@ _TABLE = (
             "POST",
             "/generate",
             {"input_ids": [1], "sampling_params": {"max_new_tokens": 1, "temperature": 0}},
+            "meta_info",
         ),
         worker_title=r"^sglang::(scheduler|detokenizer|data_parallel_controller)",
         # up to 0.5.10 it SIGKILLs its own tree, itself included, at the end of a clean stop
@@ -91,7 +92,9 @@ _TABLE = (
         name_options=("--served-model-name",),
         ready_path="/health",
         live_path="/health",  # asks nothing of the workers: only a generation proves life
-        generate=Request("POST", "/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1, "temperature": 0}),
+        generate=Request(
+            "POST", "/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1, "temperature": 0}, "choices"
+        ),
         worker_title=r"^VLLM::(EngineCore|Worker|APIServer|DPCoordinator)",
         drain_options=("--shutdown-timeout",),
         settings={
@@ -130,7 +133,8 @@ _TABLE = (
         live_path="/health",
         key_file_options=("--api-key-file",),
         key_env="LLAMA_API_KEY",
-        generate=Request("POST", "/completion", {"prompt": "a", "n_predict": 1, "cache_prompt": False}),
+        keys_in_one=True,
+        generate=Request("POST", "/completion", {"prompt": "a", "n_predict": 1, "cache_prompt": False}, "content"),
         metrics=Metrics(
             ("llamacpp:n_decode_total", "llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total"),
             running=("llamacpp:requests_processing",),
@@ -152,7 +156,8 @@ _TABLE = (
         tp_env="NUM_SHARD",
         ready_path="/health",
         live_path="/health",
-        generate=Request("POST", "/generate", {"inputs": "a", "parameters": {"max_new_tokens": 1}}),
+        generate=Request("POST", "/generate", {"inputs": "a", "parameters": {"max_new_tokens": 1}}, "generated_text"),
+        key_env="API_KEY",
         worker_title=r"(^|/)text-generation-(router|server)\b",
         metrics=Metrics(
             ("tgi_batch_inference_count", "tgi_request_generated_tokens_sum"),
@@ -208,6 +213,7 @@ _TABLE = (
             "POST",
             "/api/generate",
             {"model": MODEL, "prompt": "a", "stream": False, "options": {"num_predict": 1}},
+            "response",
         ),
         worker_title=r"(^|/)ollama runner\b",
     ),

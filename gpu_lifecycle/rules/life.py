@@ -15,6 +15,7 @@ from gpu_lifecycle.rules.readiness import Look, Needs
 from gpu_lifecycle.rules.xid import KernelSays
 
 EXTEND_MARGIN = 30.0
+SLOW_LOOK = 20.0  # seconds that NVML and the metrics page may add to a look
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,12 @@ class Limits:
     @property
     def pace(self) -> Pace:
         return Pace(self.interval, self.busy_grace)
+
+    @property
+    def gap(self) -> float:
+        """Between two looks: more shows that we stood still ourselves. A slow NVML is no gap, unless the grace is short."""
+        usual = 3 * self.interval + 2 * self.probe_timeout
+        return min(usual + SLOW_LOOK, max(usual, self.busy_grace / 2))
 
 
 # Events

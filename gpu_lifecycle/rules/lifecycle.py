@@ -211,7 +211,7 @@ def _watched(life: Life, look: Look, now: float) -> Result:
         return fail(life, f"lost {len(lost)} of {len(life.workers)} workers (pid {pids})", now)
     reasons = out_of_place(look, life.limits.needs, blind_is_fine=True)
     signs = replace(look.signs, health=None if look.health == NOT_ASKED else look.health)
-    gap = now - life.looked > 3 * life.limits.interval + 2 * life.limits.probe_timeout
+    gap = now - life.looked > life.limits.gap
     if gap:  # we were frozen or suspended: what was seen first after it proves nothing, and no wait goes on over it
         life = replace(life, heart=begun(now, signs.counters))
     heart, finding = judge(life.heart, signs, life.limits.pace, now)
@@ -252,9 +252,13 @@ def _blindness(life: Life, look: Look) -> Result:
 
 
 def _recovering(life: Life, finding: Finding, now: float) -> Result:
-    """As many good looks as it takes bad ones: an engine that fails every other look is not well."""
+    """As many good looks as it takes bad ones: an engine that fails every other look is not well.
+
+    Progress of its core counts for all of them: a step that takes longer than an interval, beside an endpoint that fails
+    meanwhile, would else add up to a verdict on an engine that works.
+    """
     life = replace(life, passes=life.passes + (finding.pulse is Pulse.ALIVE))
-    if life.passes < life.limits.failures:
+    if life.passes < life.limits.failures and not finding.moved:
         return life, ()
     text = f"ready: healthy again after {show_count(life.strikes, 'failed check')}"
     life = replace(life, strikes=0, passes=0, phase=Phase.READY, since=now, text=text, ready_text=text)

@@ -12,11 +12,12 @@ MODEL = "{model}"  # stands for the served model's name in a path or a body
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP request; ``body`` is sent as JSON, None: no body."""
+    """One HTTP request; ``body`` is sent as JSON, None: no body. ``proof``: the key in the answer that shows the generated."""
 
     method: str
     path: str
     body: Mapping[str, object] | None = None
+    proof: str = ""
 
     def for_model(self, model: str) -> Request:
         """The same request with the model's name filled in."""
@@ -33,7 +34,8 @@ class Engine:
     ``server.url`` must say it. ``default_tp`` None: the engine chooses by itself. ``worker_title`` is
     searched for in the titles of the unit's processes (empty: no workers of its own). ``clean_exit`` are the
     statuses (negative: a signal) that mean "did as told" after our own SIGTERM; ``drains``: SIGTERM lets
-    running requests finish. ``key_env`` and ``key_file_options`` say where its API key comes from.
+    running requests finish. ``key_env`` and ``key_file_options`` say where its API key comes from; ``keys_in_one``: several
+    may stand there with commas between them, and each will do.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Engine:
     key_options: tuple[str, ...] = ("--api-key",)
     key_file_options: tuple[str, ...] = ()
     key_env: str = ""
+    keys_in_one: bool = False
     drain_options: tuple[str, ...] = ()  # a number of seconds above 0 makes SIGTERM drain
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # more options: field of Command -> spellings
     flags: tuple[str, ...] = ()  # options without a value that count for the checks before a start

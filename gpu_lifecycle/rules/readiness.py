@@ -31,12 +31,16 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One answer of the health endpoint. ``code`` None: no HTTP answer, and ``text`` says why."""
+    """One answer of the health endpoint. ``code`` None: no HTTP answer, and ``text`` says why.
+
+    ``silent``: neither an answer nor a refusal. Nothing, or not all of it, came within the deadline, or this machine had no
+    room for a connection.
+    """
 
     code: int | None
     text: str
     seconds: float = 0.0
-    late: bool = False  # nothing, or not all of it, came within the deadline
+    silent: bool = False
 
     @property
     def ok(self) -> bool:
@@ -60,7 +64,8 @@ class Signs:
     """What one look shows of the core. ``scrape`` None: this engine has no metrics page.
 
     ``health`` None: not asked this time. ``health_generates``: its 200 costs, and proves, a token. ``token``: the answer to
-    our own request for one that has come since the last look; ``waited``: the seconds that such a request has had none.
+    our own request for one that has come since the last look; ``waited``: the seconds that such a request has had none;
+    ``others``: so many connections to the engine beside ours there are, where nothing else tells whether it has work.
     ``within`` False: the counters move only when requests end, so their rest says nothing.
     """
 
@@ -70,6 +75,7 @@ class Signs:
     health_generates: bool = False
     token: Health | None = None
     waited: float | None = None
+    others: int = 0
     within: bool = True
 
 

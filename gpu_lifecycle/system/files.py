@@ -67,19 +67,19 @@ def _unreadable(path: str, error: OSError) -> LifecycleError:
     return LifecycleError(f"cannot read {path}: {reason}", hint="see the kernel's log: journalctl -k")
 
 
-def read_key(path: str) -> tuple[str, str]:
-    """The API key in a file, and why there is none: one of the two is "". The key itself is never in the words."""
+def read_keys(path: str) -> tuple[list[str], str]:
+    """The API keys in a file, one a line, and why there is none. Nothing of the file's content is ever in the words."""
     try:
-        key = _read(path, 0).decode("ascii").strip()
+        keys = [line.strip() for line in _read(path, 0).decode("ascii").splitlines() if line.strip()]
     except _UnfitError as error:
-        return "", f"{path} {error}"
+        return [], f"it {error}"
     except OSError as error:
-        return "", f"{path}: {os.strerror(error.errno or errno.EIO)}"
+        return [], os.strerror(error.errno or errno.EIO)
     except UnicodeDecodeError:
-        return "", f"{path} holds no key: it is not ASCII"
-    if not re.fullmatch(r"[!-~]{1,4096}", key):
-        return "", f"{path} holds no key: one line of 1 to 4096 characters without a space is one"
-    return key, ""
+        return [], "it holds no key: it is not ASCII"
+    if not keys or not all(re.fullmatch(r"[!-~]{1,4096}", key) for key in keys):
+        return [], "it holds no key: a line of 1 to 4096 characters without a space is one"
+    return keys, ""
 
 
 def read_state(path: str) -> tuple[dict[str, object] | None, str]:

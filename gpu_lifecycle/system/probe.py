@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
+import socket
 import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
 BODY_LIMIT = 64 * 1024
 PAGE_LIMIT = 10 * 1024 * 1024
 KEY = re.compile(r"[!-~]+")  # what may stand in a header (RFC 9110, 5.5); anything else would be shown in the refusal
+# What says nothing of the server: this machine, or this process, has no room for a connection, or nobody took it in time.
+NO_ROOM = frozenset((
+    errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.ETIMEDOUT,
+    socket.EAI_AGAIN,
+))  # fmt: skip
 
 
 class _Answer(NamedTuple):
@@ -27,7 +34,7 @@ class _Answer(NamedTuple):
     text: str
     body: bytes = b""
     seconds: float = 0.0
-    late: bool = False
+    silent: bool = False
     refused: bool = False
 
 
@@ -50,9 +57,9 @@ class HealthProbe:
         return _health(await self._within(deadline, Request("GET", path), "", BODY_LIMIT))
 
     async def generate(self, request: Request, key: str, deadline: float) -> Health:
-        """Asks for one token. An answer counts if it is 200 with a JSON object that reports no error. Never raises.
+        """Asks for one token. An answer counts if it is 200 with a JSON object that holds what the request names as proof.
 
-        A GET has the token made for its answer's sake, so that its status says it all.
+        A GET has the token made for its answer's sake, so that its status says it all. Never raises.
         """
         answer = await self._within(deadline, request, key, BODY_LIMIT)
         if answer.code != 200:
@@ -65,8 +72,9 @@ class HealthProbe:
             said = json.loads(answer.body)
         except (ValueError, RecursionError):
             return Health(None, "the answer is not JSON", answer.seconds)
-        if not isinstance(said, dict) or said.get("error"):
-            return Health(None, printable(f"the answer is {answer.body[:100]!r}", 160), answer.seconds)
+        if not isinstance(said, dict) or said.get("error") or (request.proof and said.get(request.proof) in (None, [])):
+            shown = answer.body.replace(key.encode(), b"***") if key else answer.body
+            return Health(None, printable(f"the answer is {shown[:100]!r}", 160), answer.seconds)
         return Health(200, "one token generated", answer.seconds)
 
     async def scrape(self, path: str, names: Collection[str], key: str, deadline: float) -> Scrape:
@@ -84,9 +92,9 @@ class HealthProbe:
             async with asyncio.timeout(deadline):
                 answer = await self._ask(request, key, limit)
         except TimeoutError:
-            answer = _Answer(None, f"no answer within {deadline:g} s", late=True)
+            answer = _Answer(None, f"no answer within {deadline:g} s", silent=True)
         except OSError as error:
-            answer = _Answer(None, printable(f"cannot connect: {error}", 160))
+            answer = _unconnected(error)
         return answer._replace(seconds=time.monotonic() - began)
 
     async def _ask(self, request: Request, key: str, limit: int) -> _Answer:
@@ -98,8 +106,8 @@ class HealthProbe:
         try:
             async with sent as response:
                 body = await _drain(response, limit)
-        except httpx.ConnectError:
-            return _Answer(None, "connection refused", refused=True)
+        except httpx.ConnectError as error:
+            return _unconnected(error)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             return _Answer(None, printable(f"no usable answer: {type(error).__name__}: {error}", 160))
         if len(body) > limit:
@@ -111,7 +119,22 @@ class HealthProbe:
 
 
 def _health(answer: _Answer) -> Health:
-    return Health(answer.code, answer.text, answer.seconds, answer.late)
+    return Health(answer.code, answer.text, answer.seconds, answer.silent)
+
+
+def _unconnected(error: BaseException) -> _Answer:
+    """Why there is no connection; the kernel's own word is the innermost of the errors."""
+    number, words = 0, str(error)
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno:
+            number, words = seen.errno, seen.strerror or str(seen)
+        seen = seen.exceptions[0] if isinstance(seen, BaseExceptionGroup) else seen.__cause__ or seen.__context__
+    if number in NO_ROOM:
+        return _Answer(None, printable(f"no connection can be made: {words}", 160), silent=True)
+    if number == errno.ECONNREFUSED:
+        return _Answer(None, "connection refused", refused=True)
+    return _Answer(None, printable(f"cannot connect: {words}", 160), refused=True)
 
 
 async def _drain(response: httpx.Response, limit: int) -> bytes:

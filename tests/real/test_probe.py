@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -116,9 +118,15 @@ def test_a_metrics_page(handler: Handler, answer_: Answer, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("handler", "code", "text", "late"),
+    ("handler", "code", "text", "silent"),
     [
         (answer("200 OK", b'{"text": "x"}'), 200, "one token generated", False),
+        (answer("200 OK", b'{"text": ""}'), 200, "one token generated", False),
+        (answer("200 OK", b"{}"), None, "the answer is b'{}'", False),
+        (answer("200 OK", b'{"text": null}'), None, "the answer is", False),
+        (answer("200 OK", b'{"text": []}'), None, "the answer is", False),
+        (answer("200 OK", b'{"object": "error", "message": "wrong"}'), None, "wrong", False),
+        (answer("200 OK", b'{"said": "Bearer k3yk3y"}'), None, "Bearer ***", False),
         (answer("200 OK", b"[" * 50_000), None, "not JSON", False),
         (answer("200 OK", b'["x"]'), None, "the answer is", False),
         (answer("200 OK", b'{"error": "dead"}'), None, "dead", False),
@@ -127,10 +135,45 @@ def test_a_metrics_page(handler: Handler, answer_: Answer, text: str) -> None:
         (silent, None, "no answer within", True),
     ],
 )
-def test_a_token(handler: Handler, code: int | None, text: str, late: bool) -> None:
-    request = Request("POST", "/generate", {"a": 1})
-    seen = asyncio.run(served(handler, lambda probe: probe.generate(request, "key\r\nX: y", 2)))
-    assert (seen.code, text in seen.text, seen.late) == (code, True, late), seen
+@pytest.mark.parametrize("key", ["", "k3yk3y"])
+def test_a_token(handler: Handler, code: int | None, text: str, silent: bool, key: str) -> None:
+    request = Request("POST", "/generate", {"a": 1}, "text")
+    seen = asyncio.run(served(handler, lambda probe: probe.generate(request, key, 2)))
+    assert (seen.code, seen.silent) == (code, silent), seen
+    assert (text if key else text.replace("***", "k3yk3y")) in seen.text
+
+
+@pytest.mark.parametrize("key", ["key\r\nX: y", "k\u00e9y", "a b"])
+def test_a_key_that_no_header_can_bear_is_neither_sent_nor_shown(key: str) -> None:
+    heads: list[bytes] = []
+
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+
+    seen = asyncio.run(served(note, lambda probe: probe.generate(Request("POST", "/generate", {}), key, 2)))
+    assert (seen.code, seen.text) == (401, "status 401")
+    assert b"uthorization" not in heads[0]
+
+
+def test_no_room_for_a_connection_says_nothing_of_the_server() -> None:
+    """A busy machine has no port, or this process no descriptor, left."""
+
+    async def run() -> Health:
+        probe = HealthProbe(Endpoint("127.0.0.1", 1))
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert (await probe.get("/", 5)).text == "connection refused"  # and all is imported
+        os.close(lowest := os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+        try:
+            return await probe.get("/", 5)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            await probe.close()
+
+    seen = asyncio.run(run())
+    assert (seen.code, seen.text, seen.silent) == (None, "no connection can be made: Too many open files", True)
 
 
 def ask(handler: Handler, **how: object) -> Health:
@@ -191,9 +234,12 @@ def test_refused() -> None:
 
     with socket.socket() as bound:  # keeps the port ours, and does not listen
         bound.bind(("127.0.0.1", 0))
-        for endpoint in (Endpoint("127.0.0.1", bound.getsockname()[1]), Endpoint("localhost", 0, uds="/nowhere")):
+        for endpoint, text in (
+            (Endpoint("127.0.0.1", bound.getsockname()[1]), "connection refused"),
+            (Endpoint("localhost", 0, uds="/nowhere"), "cannot connect: No such file or directory"),
+        ):
             health = asyncio.run(knock(endpoint))
-            assert (health.code, health.text) == (None, "connection refused")
+            assert (health.code, health.text, health.silent) == (None, text, False)
             assert asyncio.run(scraped(endpoint)).answer is Answer.REFUSED
 
 

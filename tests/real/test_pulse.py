@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_lifecycle.jobs.keys import EngineKey
 from gpu_lifecycle.jobs.pulse import Pulse
 from gpu_lifecycle.rules.config import Config, Server
 from gpu_lifecycle.rules.engines import MODEL
@@ -25,6 +27,7 @@ from gpu_lifecycle.rules.liveness import Finding, begun, judge
 from gpu_lifecycle.rules.liveness import Pulse as Kind
 from gpu_lifecycle.rules.metrics import Answer
 from gpu_lifecycle.rules.readiness import NOT_ASKED, Health, Needs, Signs
+from gpu_lifecycle.system.procfs import Proc
 from tests.standins.sglang_standin.harness import free_port, wait_for
 
 PROGRAM = Path(__file__).parent.parent / "standins" / "engines_standin"
@@ -59,7 +62,7 @@ class Served:
         return asyncio.run(self._judged(seconds, until, ours))
 
     async def _judged(self, seconds: float, until: tuple[Kind, ...], ours: bool) -> list[tuple[Health, Signs, Finding]]:
-        pulse = Pulse(self.config)
+        pulse = Pulse(self.config, EngineKey(self.config.server, os.environ), Proc())
         life = replace(self.life, heart=begun(time.monotonic()))
         looks: list[tuple[Health, Signs, Finding]] = []
         end = time.monotonic() + seconds

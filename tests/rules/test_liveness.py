@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_lifecycle.rules.liveness import Ask, Finding, Heart, Pace, Pulse, asks, begun, health_wanted, judge
+from gpu_lifecycle.rules.liveness import BEHIND_OTHERS, Ask, Finding, Heart, Pace, Pulse, asks, begun, health_wanted, judge
 from gpu_lifecycle.rules.metrics import Answer, Counters, Scrape
 from gpu_lifecycle.rules.readiness import Health, Signs
 
@@ -19,8 +19,9 @@ TIMEOUT = 25.0
 HOURS = 2 * 3600
 OK = Health(200, "status 200")
 DEAD = Health(503, "status 503")
-LATE = Health(None, "no answer within 25 s", TIMEOUT, late=True)
+LATE = Health(None, "no answer within 25 s", TIMEOUT, silent=True)
 REFUSED = Health(None, "connection refused")
+FULL = Health(503, "status 503")  # as Ollama says it of a full queue
 HUNG = Signs(health=LATE, health_generates=True)
 WELL = Signs(health=OK, health_generates=True)
 READ = Scrape(Answer.READ)
@@ -29,6 +30,9 @@ FAILED = Scrape(Answer.FAILED, "status 500")
 
 def counted(done: float, work: int | None = 0, **levels: float) -> Signs:
     return Signs(READ, Counters({"done": done}, work, None, levels))
+
+
+UNKEYED = replace(counted(7), token=Health(401, "status 401"), health_generates=True)
 
 
 def seen(*looks: tuple[float, Signs], heart: Heart | None = None, pace: Pace = PACE) -> Finding:
@@ -70,11 +74,35 @@ AT_WORK = (0.0, counted(7, work=3))
         ([(0, HUNG)], Pulse.ALIVE, ""),
         ([(0, Signs(health=replace(DEAD, seconds=20), health_generates=True))], Pulse.ALIVE, ""),
         ([(0, Signs(health=LATE)), (5, Signs(health=OK))], Pulse.ALIVE, ""),
+        ([(0, Signs(health=LATE)), (299, Signs(health=LATE))], Pulse.BUSY, "no answer within 25 s, and no sign of"),
+        ([(0, Signs(health=LATE)), (300, Signs(health=LATE))], Pulse.STALLED, "no answer within 25 s, and no sign of"),
+        ([(0, Signs(health=LATE)), (299, Signs(health=OK)), (300, Signs(health=LATE))], Pulse.ALIVE, ""),
+        ([(0, Signs(FAILED, health=LATE)), (300, Signs(FAILED, health=LATE))], Pulse.STALLED, "(and its counters cannot be"),
+        ([(0, Signs(health=replace(DEAD, seconds=0.5), health_generates=True))], Pulse.STRIKE, "status 503"),
+        ([(0, Signs(health=replace(DEAD, seconds=1.1), health_generates=True))], Pulse.ALIVE, ""),  # it asked its core
+        # one bad moment of page and endpoint, and then an idle engine whose key we do not have
+        ([(0, Signs(FAILED, health=LATE, health_generates=True)), (5, UNKEYED), (301, UNKEYED)], Pulse.ALIVE, ""),
+        ([(0, UNKEYED), (9000, UNKEYED)], Pulse.ALIVE, ""),
         ([(0, HUNG), (299, HUNG)], Pulse.BUSY, "core"),
         ([(0, HUNG), (300, HUNG)], Pulse.STALLED, "core"),
         ([(0, HUNG), (299, WELL),
           (300, HUNG)], Pulse.ALIVE, ""),
         ([(300, Signs(health=OK, waited=300))], Pulse.STALLED, "a request for one token has had no answer for 5min"),
+        ([(900, Signs(health=OK, waited=900, others=2))], Pulse.BUSY,
+         "no answer, beside 2 other connections, for 15min; 6 times watch.busy_grace is 30min"),
+        ([(1800, Signs(health=OK, waited=1800, others=1))], Pulse.STALLED, "beside 1 other connection, for 30min"),
+        ([(300, Signs(health=OK, waited=300, others=1)), (305, Signs(health=OK, waited=305))], Pulse.STALLED, "no answer for"),
+        ([(300, replace(counted(7), waited=300, others=9))], Pulse.STALLED, "no answer for 5min"),
+        ([(0, Signs(health=OK, token=FULL)), (299, Signs(health=OK, token=FULL))], Pulse.BUSY, "answered by status 503 for"),
+        ([(0, Signs(health=OK, token=FULL)), (300, Signs(health=OK, token=FULL))], Pulse.STALLED, "answered by status 503 for"),
+        ([(0, Signs(health=OK, token=FULL)), (300, Signs(health=OK, token=FULL, others=512))], Pulse.BUSY, "512 other"),
+        ([(0, Signs(health=OK, token=FULL)), (299, Signs(health=OK, token=OK)), (300, Signs(health=OK, token=FULL))],
+         Pulse.ALIVE, ""),
+        ([(0, Signs(health=OK, token=FULL)), (5, Signs(health=OK, token=Health(401, "status 401"))),
+          (300, Signs(health=OK, token=FULL))], Pulse.ALIVE, ""),
+        ([(590, Signs(health=OK, waited=1)), (591, Signs(health=OK, token=LATE)), (890, Signs(health=OK, waited=1))],
+         Pulse.STALLED, "no answer for 5min"),  # a request that was given up is no new beginning
+        ([(5, Signs(health=OK, token=Health(424, "status 424")))], Pulse.STRIKE, "no token was generated: status 424"),
         ([(300, Signs(FAILED, health=OK, waited=300))], Pulse.STALLED, "its counters cannot be read: status 500"),
         ([(290, counted(7)), (295, counted(8)), (400, replace(counted(8), waited=390))], Pulse.BUSY, "one token"),
         ([(5, Signs(health=OK, token=Health(500, "status 500")))], Pulse.STRIKE, "no token was generated: status 500"),
@@ -100,6 +128,8 @@ def test_what_is_asked_for() -> None:
         (False, counts, soon, Ask()), (False, counts, later, Ask(token=True)),
         (False, blind, soon, Ask()), (False, blind, later, Ask(token=True)),
         (False, replace(blind, excused=25), later, Ask()), (True, Heart(), 0, Ask()),
+        (True, replace(counts, excused=25), later, Ask(health=False)), (True, replace(counts, excused=25), 55, Ask()),
+        (False, replace(counts, excused=25), 55, Ask(token=True)),
     ):  # fmt: skip
         assert asks(heart, PACE, now, can_generate=True, health_generates=generates) == expected
     assert asks(counts, PACE, later, can_generate=False, health_generates=True) == Ask()
@@ -119,6 +149,7 @@ class Simulated:
     works: Callable[[float], bool] = lambda _: True  # whether the core works
     step: float = 1.0  # seconds of one step of the core
     lies: bool = False  # its health is green with a dead core
+    turn: float = 0.0  # one request at a time, each of so many seconds: ours comes between two of them
     now: float = 0.0
     done: float = 0.0
     asked: float | None = None
@@ -155,8 +186,10 @@ class Simulated:
         if ask.token and self.asked is None:
             self.asked, self._at = self.now, self.done
         if self.asked is not None:
-            answered = self.done > self._at or (self.works(self.now) and self.step <= PACE.interval)
-            signs = replace(signs, token=OK if answered else None, waited=None if answered else self.now - self.asked)
+            answered = self._answered(self.asked)
+            others = 0 if self.counters else self.work(self.now)
+            waited = None if answered else self.now - self.asked
+            signs = replace(signs, token=OK if answered else None, waited=waited, others=others)
             self.asked = None if answered else self.asked
             self.done += answered and self.done == before
         self.heart, finding = judge(self.heart, signs, PACE, self.now)
@@ -164,6 +197,11 @@ class Simulated:
         return finding.text if finding.pulse is Pulse.STALLED or self.strikes >= 3 else ""
 
     _at: float = 0.0
+
+    def _answered(self, asked: float) -> bool:
+        if self.turn:
+            return self.works(self.now) and (not self.work(self.now) or self.now // self.turn > asked // self.turn)
+        return self.done > self._at or (self.works(self.now) and self.step <= PACE.interval)
 
     def _health(self) -> Health:
         if not self.generates or self.lies:
@@ -211,11 +249,33 @@ def test_two_hours_of_a_well_engine_are_left_alone(
 def test_every_planted_hang_is_found_in_time(
     generates: bool, counters: bool, work: Callable[[float], int], at: float, lies: bool
 ) -> None:
-    """With work in hand and counters: within the grace and two intervals. Else the token is asked for first."""
+    """With work in hand and counters: within the grace and two intervals. Else the token is asked for first.
+
+    Without any counter a token may only wait behind the requests of others: then some graces are given.
+    """
     ended = Simulated(generates, counters, work=work, works=lambda now: now < at, lies=lies).run(HOURS)
     assert ended, "never found"
     first = 0.0 if work(0) and counters else PACE.quiet + TIMEOUT
-    assert at < ended[0] <= at + PACE.busy_grace + 2 * PACE.interval + first
+    blind = work(0) and not counters and not generates and lies  # it may be busy with others' requests, by all that is seen
+    grace = PACE.busy_grace * (BEHIND_OTHERS if blind else 1)
+    assert at < ended[0] <= at + grace + 2 * PACE.interval + first
+
+
+@pytest.mark.parametrize("turn", [400.0, 1200.0, 1750.0])
+def test_a_token_that_waits_its_turn_ends_nobody(turn: float) -> None:
+    """Ollama, and llama.cpp without --metrics: one long answer after the other, each to somebody else."""
+    assert Simulated(generates=False, counters=False, work=lambda _: 1, turn=turn, lies=True).run(HOURS) is None
+
+
+@pytest.mark.parametrize(("leave", "latest"), [(HOURS, 1000 + 6 * 300 + 145), (1600, 1605), (1100, 1000 + 300 + 145)])
+def test_a_hang_behind_which_others_wait_is_found_later_and_sooner_once_they_have_gone(leave: int, latest: int) -> None:
+    def clients(now: float) -> int:
+        return int(now < leave)
+
+    core = Simulated(generates=False, counters=False, work=clients, works=lambda now: now < 1000, turn=100, lies=True)
+    ended = core.run(HOURS)
+    assert ended
+    assert 1200 <= ended[0] <= latest
 
 
 signs_of = st.builds(

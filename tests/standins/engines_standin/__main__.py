@@ -39,6 +39,16 @@ SURFACES: dict[str, tuple[str, str, dict[str, str]]] = {
 }  # fmt: skip
 
 
+ANSWERS = {
+    "vllm": '{"object":"text_completion","choices":[{"index":0,"text":" hello","finish_reason":"length"}]}',
+    "llama.cpp": '{"content":" hello","stop":true,"tokens_predicted":1}',
+    "tgi": '{"generated_text":" hello"}',
+    "triton": '{"outputs":[]}',
+    "tensorrt-llm": "",
+    "ollama": '{"model":"m","response":" hello","done":true}',
+}
+
+
 class Core:
     """One token for each request in each step."""
 
@@ -124,7 +134,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _tokens(self, wanted: int) -> None:
         if self.core.generate(wanted):
-            self._reply(200, '{"text":" hello"}')
+            self._reply(200, ANSWERS[self.engine])
         else:
             self._reply(500, '{"error":{"message":"EngineCore encountered an issue."}}')
 
