@@ -75,6 +75,7 @@ def _findings(unit: UnitName, layout: Layout) -> Found:
         yield Finding(Level.ERROR, "config", error.message, error.hint, place, key), error.status
         return
     yield from _command(config, layout.config(unit))
+    yield from _key(config, layout.config(unit))
     for finding in preflight(config, unit.service, os.environ):
         yield finding, Exit.CONFIG
     yield from _gpus(unit, config, layout)
@@ -118,6 +119,14 @@ def _command(config: Config, file: str) -> Found:
             Finding(Level.ERROR, "command-not-executable", f"{program} cannot be executed", f"ls -l {program}", file, key),
             Exit.CONFIG,
         )
+
+
+def _key(config: Config, file: str) -> Found:
+    """The file of the engine's key. A credential is there only while the unit runs; what its user may read, the start says."""
+    path = config.server.api_key_file or ""
+    if path.startswith("/") and not os.path.isfile(path):
+        text, hint = f"{path} is not there, or no file", "correct the path"
+        yield Finding(Level.ERROR, "key-missing", text, hint, file, "server.api_key_file"), Exit.CONFIG
 
 
 def _gpus(unit: UnitName, config: Config, layout: Layout) -> Found:

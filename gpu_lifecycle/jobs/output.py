@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_lifecycle.facts import Phase, UnitName
 from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.handover import Handover
 from gpu_lifecycle.rules.output import Line
 from gpu_lifecycle.rules.phases import Load, Step, advance
 from gpu_lifecycle.rules.quantity import show_count
@@ -32,14 +33,15 @@ class EngineOutput(Output):
             self.load = advance(self.load, line.data[:LOOKED_AT].decode("utf-8", "replace"), self.engine)
 
 
-def output_of(unit: UnitName, run: str, engine: str, packed: Mapping[str, Any] | None, secrets: Secrets) -> EngineOutput:
+def output_of(unit: UnitName, run: str, engine: str, handover: Handover | None, secrets: Secrets) -> EngineOutput:
     """Where the unit's lines go as ours do: to the journal, or to our own stdout and stderr. Raises ValueError."""
-    left = unpack_output(packed or {})
+    packed = handover.output if handover else {}
+    left = unpack_output(packed)
     fields = {"SYSLOG_IDENTIFIER": unit.service.removesuffix(".service"), "GPU_LIFECYCLE_UNIT": unit.service}
     fields |= {"GPU_LIFECYCLE_RUN": run, "GPU_LIFECYCLE_PHASE": str(Phase.LOADING)}
     native = is_journal(1) and os.path.exists(SOCKET)
     sink = JournalSink(fields, waiting=left.waiting, lost=left.lost) if native else None
-    output = EngineOutput(sink, engine, _load_of(packed or {}), secrets)
+    output = EngineOutput(sink, engine, _load_of(packed), secrets)
     output.adopt(left)
     return output
 

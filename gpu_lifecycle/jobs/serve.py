@@ -97,8 +97,7 @@ class Daemon:
         self.before = Before(unit, state.run, file, lambda text: self.events.put_nowait(life_rules.BeforeEnded(text)))
         self.began = time.time()
         self.oom_before = 0
-        left = handover.output if handover else None
-        self.output = output_of(unit, state.run, config.server.preset.name, left, self.key.secrets)
+        self.output = output_of(unit, state.run, config.server.preset.name, handover, self.key.secrets)
         self.watchers: list[asyncio.Task[None]] = []
 
     async def main(self) -> Exit:

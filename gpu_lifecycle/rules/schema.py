@@ -250,8 +250,8 @@ def _explain(entry: Mapping[str, Any]) -> _Problem:
         return _Problem(key, f'cannot use "{printable(key[-1], 60)}": unknown key', _nearest(key))
     wrong = entry.get("ctx", {}).get("error")
     if isinstance(wrong, WrongValueError):
-        # a command or a variable may hold a key or a password
-        shown = "this value" if key[1:] in (("command",), ("environment",), ("url",)) else _shown(value)
+        # a command or a variable may hold a key or a password, and a key may have been written where its file should be
+        shown = "this value" if key[1:] in (("command",), ("environment",), ("url",), ("api_key_file",)) else _shown(value)
         return _Problem((*key, *wrong.at), f"cannot use {shown}: {wrong.reason}", wrong.cure)
     reason, cure = _REASONS.get(kind, (entry["msg"], ""))
     if kind == "literal_error":

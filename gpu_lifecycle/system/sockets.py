@@ -57,9 +57,9 @@ def tcp_listeners(port: int, proc: Proc) -> list[Listener]:
 
 
 def connections(endpoint: Endpoint, proc: Proc) -> int:
-    """How many connections to a server there are, also those that it has not taken yet; 0 where that cannot be seen.
+    """How many connections to a server there are; 0 where that cannot be seen.
 
-    Those that the client has closed are not among them.
+    Of TCP also those that it has not taken yet, and none that the client has closed; of a Unix socket all that it has taken.
     """
     try:
         if endpoint.uds:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from gpu_lifecycle.jobs.keys import EngineKey
+from gpu_lifecycle.jobs.look import Looker
 from gpu_lifecycle.jobs.pulse import Pulse
 from gpu_lifecycle.rules.config import Config, Server
 from gpu_lifecycle.rules.engines import MODEL
@@ -26,7 +27,9 @@ from gpu_lifecycle.rules.life import Life, Limits
 from gpu_lifecycle.rules.liveness import Finding, begun, judge
 from gpu_lifecycle.rules.liveness import Pulse as Kind
 from gpu_lifecycle.rules.metrics import Answer
-from gpu_lifecycle.rules.readiness import NOT_ASKED, Health, Needs, Signs
+from gpu_lifecycle.rules.readiness import NOT_ASKED, Health, Look, Needs, Signs, out_of_place
+from gpu_lifecycle.system.engine import Family
+from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.procfs import Proc
 from tests.standins.sglang_standin.harness import free_port, wait_for
 
@@ -184,6 +187,43 @@ def test_a_metrics_port_of_somebody_else_says_nothing(tmp_path: Path) -> None:
     assert all(signs.scrape and "nobody of this unit" in signs.scrape.text and not signs.counters for _, signs, _ in looks)
 
 
+def test_without_counters_it_is_seen_whether_others_wait_too(tmp_path: Path) -> None:
+    with served("ollama", tmp_path) as server:
+        server.now("hung")
+        server.load(5)
+        server.load(5)
+        looks = server.judged(8, (Kind.STALLED, Kind.STRIKE))
+        assert "beside 2 other connections" in looks[-1][2].text
+        assert looks[-1][2].pulse is Kind.BUSY
+
+
+def test_a_stranger_on_the_port_is_asked_nothing() -> None:
+    """This program is none of the unit's, and would get the key otherwise."""
+    asked: list[bytes] = []
+
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    async def looked() -> Look:
+        server = await asyncio.start_server(note, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        config = Config(Server(("/bin/true", "--api-key", "s3cret"), "vllm", url=url, model="m"))
+        proc = Proc()
+        with GpuProbe() as probe:
+            looker = Looker(config, proc, Family(proc, None), probe, EngineKey(config.server, {}))
+            async with server:
+                try:
+                    return await looker.look((), Life(LIMITS, was_ready=True, heart=begun(0)), 2)
+                finally:
+                    await looker.close()
+
+    look = asyncio.run(looked())
+    assert (look.socket.listening, look.socket.ours, look.health) == (True, False, NOT_ASKED)
+    assert asked == []
+    assert "the engine's port is not this unit's" in " ".join(out_of_place(look, LIMITS.needs, blind_is_fine=True))
+
+
 @pytest.mark.parametrize("how", ["command", "file", "credential", "wrong", "missing"])
 def test_the_key_is_given_and_a_refusal_says_nothing_of_the_core(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -198,5 +238,5 @@ def test_the_key_is_given_and_a_refusal_says_nothing_of_the_core(
     tokens = [signs.token for _, signs, _ in looks if signs.token]
     assert kinds(looks) == {Kind.ALIVE}
     assert {token.code for token in tokens} == {401 if how in ("wrong", "missing") else 200}
-    assert ("No such file" in tokens[0].text) is (how == "missing")
+    assert ("its key file: No such file" in tokens[0].text) is (how == "missing")
     assert "s3cret" not in repr(looks)
