@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_lifecycle.rules.engines import ENGINES
 from gpu_lifecycle.rules.liveness import BEHIND_OTHERS, Ask, Finding, Heart, Pace, Pulse, asks, begun, health_wanted, judge
-from gpu_lifecycle.rules.metrics import Answer, Counters, Scrape
+from gpu_lifecycle.rules.metrics import Answer, Counters, Scrape, counters, read
 from gpu_lifecycle.rules.readiness import Health, Signs
 
 PACE = Pace(interval=5, busy_grace=300)
@@ -58,6 +59,11 @@ AT_WORK = (0.0, counted(7, work=3))
         ([(0, counted(7)), (1e5, counted(7))], Pulse.ALIVE, ""),
         ([(0, counted(7, None)), (1e5, counted(7, None))], Pulse.ALIVE, ""),
         ([AT_WORK, (300, replace(counted(7, 3), within=False))], Pulse.ALIVE, ""),
+        # counters that move at the end of requests accuse nobody, and excuse nobody for ever either
+        ([AT_WORK, (9000, replace(counted(7, 3), within=False, health=OK))], Pulse.ALIVE, ""),
+        ([AT_WORK, (9000, replace(counted(7, 3), within=False, health=DEAD))], Pulse.STRIKE, "status 503"),
+        ([(0, replace(counted(7, 3), within=False, health=LATE)), (300, replace(counted(7, 3), within=False, health=LATE))],
+         Pulse.STALLED, "no answer within 25 s"),
         ([(0, counted(7, 3, kv=0.1)), (300, counted(7, 3, kv=0.2))], Pulse.ALIVE, ""),
         ([(0, counted(7, 3, kv=0.1)), (300, counted(7, 3, kv=0.1))], Pulse.STALLED, ""),
         ([AT_WORK, (299, counted(7, 3)), (300, counted(0, 3)), (305, counted(0, 3)), (590, counted(0, 3))],
@@ -115,6 +121,20 @@ AT_WORK = (0.0, counted(7, work=3))
 def test_what_a_look_says(looks: list[tuple[float, Signs]], pulse: Pulse, text: str) -> None:
     finding = seen(*looks)
     assert (finding.pulse, text in finding.text) == (pulse, True), finding
+
+
+def test_the_cache_of_vllm_fills_while_a_long_prompt_is_read() -> None:
+    """No token is counted before its end; in the page's own names, as the table of engines has them."""
+    metrics = ENGINES["vllm"].metrics
+    assert metrics
+
+    def page(cache: float) -> Signs:
+        text = f"vllm:generation_tokens_total 5\nvllm:kv_cache_usage_perc {cache}\nvllm:num_requests_running 1\n"
+        return Signs(READ, counters(read(text, metrics.names), metrics))
+
+    looks = [(float(at), page(at / 3600)) for at in range(0, 3600, 100)]
+    assert seen(*looks).pulse is Pulse.ALIVE
+    assert seen(*looks, *((at, page(3500 / 3600)) for at in (3505.0, 3805.0))).pulse is Pulse.STALLED
 
 
 def test_what_is_asked_for() -> None:
@@ -284,8 +304,9 @@ signs_of = st.builds(
     st.builds(lambda done, work: counted(done, work).counters if done else None, st.integers(0, 5), st.sampled_from([None, 3])),
     st.sampled_from([None, OK, DEAD, LATE, REFUSED, replace(DEAD, seconds=20)]),
     st.booleans(),
-    st.sampled_from([None, OK, DEAD, LATE, Health(401, "status 401")]),
+    st.sampled_from([None, OK, Health(500, "status 500"), FULL, LATE, Health(401, "status 401")]),
     st.sampled_from([None, None, 1.0, 400.0]),
+    st.sampled_from([0, 3]),
 )  # fmt: skip
 
 
@@ -307,4 +328,5 @@ def test_no_looks_end_an_engine_that_moved_just_now(looks: list[tuple[float, Sig
             assert finding.pulse in (Pulse.ALIVE, Pulse.BUSY)
         if finding.pulse is Pulse.STRIKE:
             assert (signs.health and not signs.health.ok) or (signs.token and not signs.token.ok)
+            assert [answer for answer in (signs.health, signs.token) if answer and not answer.ok and not answer.silent]
         assert bool(finding.text) is (finding.pulse is not Pulse.ALIVE)
