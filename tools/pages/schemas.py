@@ -40,6 +40,7 @@ _READ_BY: dict[str, dict[str, Any]] = {
     },
     "_command": _WORDS,
     "_environment": {"type": "object", "additionalProperties": {"type": "string"}},
+    "_key_file": {"type": "string", "pattern": "^(/.+|[A-Za-z0-9_.-]+)$"},
     "_url": {"type": "string", "pattern": "^(https?|unix)://?"},
 }
 
