@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError
+from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError
 from gpu_lifecycle.facts import Finding, GpuView, Layout, Level, UnitName, Verdict
 from gpu_lifecycle.jobs.fitness import examine
 from gpu_lifecycle.jobs.host import Around, check_host
@@ -72,8 +72,13 @@ Found = Iterator[tuple[Finding, Exit]]
 
 
 def _findings(unit: UnitName, layout: Layout) -> Found:
-    loaded = _loaded(unit)
-    yield from _systemd(unit, loaded)
+    with GpuProbe() as probe:
+        probe.begin()  # it starts up while all else is read
+        yield from _all(unit, layout, probe)
+
+
+def _all(unit: UnitName, layout: Layout, probe: GpuProbe) -> Found:
+    loaded = yield from _systemd(unit)
     try:
         config = load_config(layout, unit)
     except LifecycleError as error:
@@ -82,9 +87,9 @@ def _findings(unit: UnitName, layout: Layout) -> Found:
         yield Finding(Level.ERROR, "config", error.message, error.hint, place, key), error.status
         return
     yield from _command(config, layout.config(unit))
-    with GpuProbe() as probe:
-        yield from _set_up(unit, config, layout, loaded, probe.view(NVML_SECONDS))
-        yield from _gpus(unit, config, layout, probe)
+    view = probe.view(NVML_SECONDS)
+    yield from _set_up(unit, config, layout, loaded, view)
+    yield from _gpus(unit, config, layout, probe, view)
 
 
 def _set_up(unit: UnitName, config: Config, layout: Layout, loaded: Loaded, view: GpuView) -> Found:
@@ -134,40 +139,25 @@ def _environment(loaded: Loaded, config: Config) -> dict[str, str]:
     return environment(loaded.properties, who.home if who else "") | config.server.environment
 
 
-def _loaded(unit: UnitName) -> Loaded:
-    """Empty where systemd does not answer, or does not know the unit, which is told by ``_systemd``."""
+def _systemd(unit: UnitName) -> Generator[tuple[Finding, Exit], None, Loaded]:
+    """What is wrong with the unit itself. Returns what systemd has loaded of it, nothing where it does not answer."""
     try:
         found = ask_systemd(unit)
-    except LifecycleError:
-        return Loaded()
-    return found if found.properties.get("LoadState") == "loaded" else Loaded()
-
-
-def _systemd(unit: UnitName, loaded: Loaded) -> Found:
-    from gpu_lifecycle.system.bus import Bus
-
-    try:
-        with Bus() as bus:
-            state = bus.unit_state(unit.service)
-    except (BlindError, LifecycleError) as error:
+    except LifecycleError as error:
         yield Finding(Level.WARN, "no-systemd", error.message, error.hint), Exit.OK
-        return
-    if state.load == "loaded":
-        for finding in check_unit(unit, loaded):
+        return Loaded()
+    load = found.properties.get("LoadState")
+    if load == "loaded":
+        for finding in check_unit(unit, found):
             yield finding, Exit.CONFIG
-    elif state.load == "not-found":
+        return found
+    if load == "not-found":
         hint = f"gpu-lifecycle install {unit.name}"
         yield Finding(Level.ERROR, "not-installed", f"{unit.service} is not installed", hint), Exit.CONFIG
     else:
-        yield (
-            Finding(
-                Level.ERROR,
-                "unit-broken",
-                f"systemd says that {unit.service} is {state.load}",
-                f"systemctl status {unit.service}",
-            ),
-            Exit.CONFIG,
-        )
+        text = f"systemd says that {unit.service} is {load}"
+        yield Finding(Level.ERROR, "unit-broken", text, f"systemctl status {unit.service}"), Exit.CONFIG
+    return Loaded()
 
 
 def _command(config: Config, file: str) -> Found:
@@ -186,8 +176,7 @@ def _command(config: Config, file: str) -> Found:
         )
 
 
-def _gpus(unit: UnitName, config: Config, layout: Layout, probe: GpuProbe) -> Found:
-    view = probe.view(NVML_SECONDS)
+def _gpus(unit: UnitName, config: Config, layout: Layout, probe: GpuProbe, view: GpuView) -> Found:
     try:
         gpus = claimed(view, config.gpus.claim, config.gpus.count)
         variables(view, gpus, config.server, {})

@@ -80,7 +80,7 @@ def _as_root(value: Any) -> bool:
 _NO_PLUS = "without its + the hook sees its own user's processes only"
 PROMISES = (
     Promise("Type", _is("notify"), "the unit counts as active before the model answers"),
-    Promise("NotifyAccess", _is("exec"), "the engine can speak for the unit (all), or the hooks get no more time (main)"),
+    Promise("NotifyAccess", _is("exec"), "the engine can speak for the unit (all), or the hooks get no time (main)"),
     Promise("KillMode", _is("mixed"), "a stop cuts open streams (control-group), or leaves processes alive (process, none)"),
     Promise("SendSIGKILL", _is(True), "what ignores SIGTERM outlives a stop"),
     Promise("KillSignal", _is(15), "the daemon takes SIGTERM for a stop, and drains"),
@@ -122,7 +122,7 @@ PROMISES = (
     Promise("DynamicUser", _is(False), "each run is another user: what an earlier one left is not known as its own"),
     Promise("User", lambda value: value not in ("", "root", "0"), "the engine runs as root"),
     Promise("RuntimeDirectoryPreserve", _is("yes"), "the state of a run is lost with it: its hooks cannot tell what it was"),
-    Promise("FileDescriptorStoreMax", lambda value: value >= 1, "the kernel log is not handed over: Xid errors are not noticed"),
+    Promise("FileDescriptorStoreMax", lambda value: value >= 1, "the kernel log is not handed over: Xids are not noticed"),
     Promise("ExecStart", _runs("serve"), "the unit does not start gpu-lifecycle: nothing is watched", prop="ExecStartEx"),
     Promise(
         "ExecStartPre",
