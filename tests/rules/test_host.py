@@ -115,7 +115,6 @@ def test_a_start_asks_for_less() -> None:
 
 def test_names_from_outside_break_no_message() -> None:
     evil = "x\n\x1b[2J" * 50
-    host = replace(
-        SOUND, user=evil, denied=(Denied(f"/dev/{evil}", 0, "a", "b"),), upgrades=(evil,), unread=((evil, evil),), remove_ipc=evil
-    )
+    denied = (Denied(f"/dev/{evil}", 0, "a", "b"),)
+    host = replace(SOUND, user=evil, denied=denied, upgrades=(evil,), unread=((evil, evil),), remove_ipc=evil)
     assert all(item.message.isprintable() for item in host_findings(host))

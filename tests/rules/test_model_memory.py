@@ -114,7 +114,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
     ],
 )
 def test_the_engines_derive_lengths_in_their_own_ways(config: dict[str, Any], sglang: int, vllm: int | None) -> None:
-    lengths = [found[0] if (found := derived_length(config, engine)) else None for engine in ("sglang", "vllm")]
+    lengths = [read[0] if (read := derived_length(config, engine)) else None for engine in ("sglang", "vllm")]
     assert lengths == [sglang, vllm]
 
 
