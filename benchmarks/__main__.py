@@ -24,7 +24,7 @@ from rich.console import Console
 
 from tests.machine import Machine
 
-from . import check, hook, plot, run, scan, snapshot, sweep
+from . import check, hook, plot, run, scan, snapshot, stop, sweep
 from .bench import Bench, CannotMeasureError
 from .rows import Row, print_table
 
@@ -43,6 +43,7 @@ def measure(machine: Machine) -> Iterator[Row]:
     yield from scan.rows(bench)
     yield from snapshot.rows(bench)
     yield from run.rows(bench)
+    yield from stop.rows(bench)
 
 
 @contextlib.contextmanager
