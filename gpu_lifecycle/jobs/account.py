@@ -17,7 +17,7 @@ from gpu_lifecycle.rules.cause import Cause, classify, for_unit, one_line
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.lifecycle import Life
 from gpu_lifecycle.rules.loading import steps_text
-from gpu_lifecycle.rules.readiness import Look
+from gpu_lifecycle.rules.readiness import NOT_ASKED, Look
 from gpu_lifecycle.rules.verdict import FOREGROUND
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.procfs import Proc
@@ -80,8 +80,11 @@ class Account:
 
     def _looked(self, look: Look) -> None:
         self.nvml = look.nvml_error
-        health = look.health
-        self.probes.append(f"{health.text} in {health.seconds:.1f} s")
+        for name, answer in (("", look.health), ("token: ", look.signs.token)):
+            if answer is not None and answer != NOT_ASKED:
+                self.probes.append(f"{name}{answer.text} in {answer.seconds:.1f} s")
+        if look.signs.waited is not None:
+            self.probes.append(f"token: no answer yet in {look.signs.waited:.1f} s")
 
     def _end(self, life: Life) -> None:
         self.row |= {"ended": round(time.time(), 3), "stop": not life.failure, "gpu": life.refusal if life.failure else ""}

@@ -39,7 +39,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
         "free -h and MemoryMax= of the unit; a smaller host cache, fewer processes beside it, more memory or swap",
     ),
     "stalled": (
-        "the engine had work in hand and made no token",
+        "the engine had work in hand and made no progress",
         f"{_STACKS}; a longer watch.busy_grace if it was only slow",
     ),
     "unhealthy": (

@@ -137,6 +137,10 @@ def test_what_the_engine_was_asked_is_kept_as_evidence(site: Site) -> None:
     rows = json.loads(text)["probes"]
     assert {"metrics", "token"} <= {row["probe"] for row in rows}
     assert any("sglang:realtime_tokens_total" in row["text"] for row in rows)
+    site.machine.wait(lambda: bool(site.events("run-ended")), 30, "the last word on the run")
+    said = site.ask("gpu-lifecycle", "why", "sglang-kimi")
+    assert "token: no answer yet in" in said
+    assert "not asked" not in said, "only what was asked is evidence"
 
 
 VLLM = """

@@ -68,17 +68,17 @@ def seen(site: Site) -> list[str]:
     main = site.show("MainPID")
     shown = {
         "journal": journal(site),
-        "state": site.ask("sh", "-c", "cat /run/gpu-lifecycle/sglang-kimi/*"),
-        "incidents": site.ask("sh", "-c", "cat /var/lib/gpu-lifecycle/sglang-kimi/incidents/*/*"),
         "command line": site.ask("cat", f"/proc/{main}/cmdline"),
         "environment": site.ask("cat", f"/proc/{main}/environ"),
         "status text": site.show("StatusText"),
         "commands": "".join(
-            site.ask("gpu-lifecycle", *words, "--json") for words in (["holders"], ["status", UNIT], ["check", UNIT])
+            site.ask("gpu-lifecycle", *words, "--json")
+            for words in (["holders"], ["status", UNIT], ["check", UNIT], ["why", UNIT], ["runs", UNIT])
         ),
     }
-    assert all(shown[name] for name in ("journal", "state", "command line", "environment", "status text", "commands"))
-    return [name for name, text in shown.items() if KEY in text]
+    assert all(shown.values())
+    files = site.ask("grep", "-rla", KEY, "/run/gpu-lifecycle", "/var/lib/gpu-lifecycle", "/var/cache/gpu-lifecycle")
+    return [*(name for name, text in shown.items() if KEY in text), *files.splitlines()]
 
 
 def test_it_is_used_and_shown_nowhere(keyed: Site) -> None:
