@@ -24,9 +24,8 @@ from gpu_lifecycle.system.procfs import GONE, Proc, read_bytes
 from gpu_lifecycle.system.statx import HERE, own_look
 from gpu_lifecycle.system.worker import Worker
 
-# Start, end, "s" for a shared mapping, file (device, inode, path): a device is mapped shared, or is named as one
-# (proc_pid_maps(5)).
-_MAP_LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) ...([sp]) \S+ (\S+ \d+ +(/.*))")
+# Start, end, "s" for a shared mapping, path: a device is mapped shared, or is named as one (proc_pid_maps(5)).
+_MAP_LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) ...([sp]) \S+ \S+ \d+ +(/.*)")
 _MARKS = (b"s ", b"/dev/", b"nvidia")
 _NO_DEVICES = (b"/dev/shm/", b"/memfd:", b"/SYSV", b"/dev/zero")
 _RING_FILE = re.compile(r"^\s+\d+: (.+)$", re.MULTILINE)
@@ -53,14 +52,13 @@ class Scanner:
         self.patience = Patience()
         self._unreadable: list[int] = []
         self._blocked: list[int] = []
-        self._files: set[bytes] = set()  # mapped by many, and known from one of them in this scan to be no devices
 
     def scan(self, cgroup: str = "") -> Scan:
         """All holders, and the members of ``cgroup`` (a path as ``/proc/PID/cgroup`` shows it; "": none).
 
         Raises OSError only where ``/proc`` itself cannot be listed.
         """
-        self._unreadable, self._blocked, self._files = [], [], set()
+        self._unreadable, self._blocked = [], []
         pids = self.proc.pids()
         looked = ((pid, self._describe(pid, *held)) for pid, held in self._all_held(pids).items())
         holders = {pid: process for pid, process in looked if process}
@@ -113,7 +111,6 @@ class Scanner:
 
     def held(self, pid: int) -> Held:
         """Device numbers that one process holds right now, and how ("fd", "map")."""
-        self._files = set()
         return self._each([pid]).get(pid, NONE)
 
     def _held(self, pid: int) -> Held:
@@ -209,21 +206,19 @@ class Scanner:
             match = _MAP_LINE.fullmatch(line)
             if match is None:
                 continue
-            start, end, shared, file, path = match.groups()
-            if file in self._files:
-                continue
+            start, end, shared, path = match.groups()
+            # Also a file that others map is looked at here: where the lock of a process's memory hangs, the kernel may show its
+            # mappings all the same, and this look is what finds that out.
             if (shared == b"s" or b"/dev/" in path or b"nvidia" in path) and not path.startswith(_NO_DEVICES):
-                found |= self._mapped(pid, start, end, file, path)
+                found |= self._mapped(pid, start, end, path)
         return found
 
-    def _mapped(self, pid: int, start: bytes, end: bytes, file: bytes, path: bytes) -> set[int]:
+    def _mapped(self, pid: int, start: bytes, end: bytes, path: bytes) -> set[int]:
         area = f"{start.lstrip(b'0').decode() or '0'}-{end.lstrip(b'0').decode() or '0'}"
         look = own_look()
         mode = look.at(HERE, f"{self.proc.root}/{pid}/map_files/{area}")
         if not mode and (path.startswith(b"/dev/") or b"nvidia" in path):  # the path of another may lead us anywhere
             mode = look.at(HERE, os.fsdecode(path))
-        if st.S_ISREG(mode):
-            self._files.add(file)
         return {look.rdev} if st.S_ISCHR(mode) and self.devices.has(look.rdev) else set()
 
     def _blocking(self) -> tuple[Identity, ...]:
