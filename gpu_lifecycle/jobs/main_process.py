@@ -74,6 +74,8 @@ class MainProcess:
 
     async def _note_end(self) -> None:
         assert self.child
-        await self.news.hear()  # the reason before the end
-        oom = self.family.oom_kills() - self.oom_before
-        self._tell(EngineExited(self.child.wait(), oom, self.output.words))
+        try:
+            await self.news.hear()  # the reason before the end
+        finally:  # whatever goes wrong there: an end that nobody is told of would be a dead engine called alive
+            oom = self.family.oom_kills() - self.oom_before
+            self._tell(EngineExited(self.child.wait(), oom, self.output.words))

@@ -112,19 +112,13 @@ def look_as(user: str, groups: Sequence[int], seconds: float, ask: Ask) -> dict[
     None: it did not come back within so many seconds.
     """
     from gpu_lifecycle.system.as_user import being
-    from gpu_lifecycle.system.worker import Worker
+    from gpu_lifecycle.system.worker import in_child
 
     def look() -> dict[str, Any]:
         with being(user, groups) as tried:
             return {**look_at(ask if tried else replace(ask, nodes=(), key_file="")), "tried": tried}
 
-    worker = Worker()
-    try:
-        worker.start(look)
-        found = worker.answer(seconds)
-        return found if isinstance(found, dict) else None
-    finally:
-        worker.abandon()
+    return in_child(look, seconds)
 
 
 def _space(path: str, what: str, least: int) -> tuple[Any, ...] | None:

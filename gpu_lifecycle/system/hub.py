@@ -18,19 +18,13 @@ def snapshots(names: list[str], cache: str, user: str, seconds: float) -> dict[s
     None: not read in time, or that user may not look.
     """
     from gpu_lifecycle.system.as_user import being
-    from gpu_lifecycle.system.worker import Worker
+    from gpu_lifecycle.system.worker import in_child
 
     def look() -> dict[str, str]:
         with being(user):
             return {name: snapshot(name, cache) for name in names}
 
-    worker = Worker()
-    try:
-        worker.start(look)
-        found = worker.answer(seconds)
-        return found if isinstance(found, dict) else None
-    finally:
-        worker.abandon()
+    return in_child(look, seconds)
 
 
 def snapshot(name: str, cache: str) -> str:

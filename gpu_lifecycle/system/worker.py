@@ -77,6 +77,17 @@ class Worker:
             os.close(self._reader)
 
 
+def in_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any] | None:
+    """What ``work`` finds, done in a child that is left behind where it hangs. None: not within so many seconds."""
+    worker = Worker()
+    try:
+        worker.start(work)
+        found = worker.answer(seconds)
+        return found if isinstance(found, dict) else None
+    finally:
+        worker.abandon()
+
+
 def _work(writer: int, work: Callable[[], Any]) -> None:
     """What the child does. It never returns into the program that it is a copy of."""
     try:
