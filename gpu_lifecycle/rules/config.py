@@ -136,7 +136,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Notify:
-    """``[notify]``: the command that is run on ``events`` (None: those of priority warning and worse), for at most ``limit``."""
+    """``[notify]``: a command that is run on ``events`` (None: those of priority warning and worse), for at most ``limit``."""
 
     command: tuple[str, ...] | None = None
     events: tuple[str, ...] | None = None

@@ -171,8 +171,8 @@ KEYS: dict[str, dict[str, About]] = {
         ),
         "textfile": About(
             Kind.FOLDER,
-            "The folder of node_exporter's textfile collector, where the daemon writes the same page as gpu_lifecycle_NAME.prom."
-            " The unit's user must be allowed to write there (ReadWritePaths= of the unit, and the folder's owner).",
+            "The folder of node_exporter's textfile collector, where the daemon writes the same page as"
+            " gpu_lifecycle_NAME.prom. The unit's user must be allowed to write there (ReadWritePaths= of the unit, and the folder's owner).",
             "no file",
             '"/var/lib/prometheus/node-exporter"',
         ),
@@ -181,8 +181,8 @@ KEYS: dict[str, dict[str, About]] = {
         "command": About(
             Kind.COMMAND,
             "Run by the daemon as the unit's user, with the event as JSON on its standard input. What it prints goes to the"
-            " journal. Four run at once at most, and the same event of the same GPU once a minute at most. A stop never waits for"
-            " it.",
+            " journal. Four run at once at most, and the same event of the same GPU once a minute at most. A stop never waits"
+            " for it.",
             "nobody is told",
             '["/usr/bin/curl", "-sS", "--data-binary", "@-", "https://chat.example/hook"]',
         ),

@@ -1,4 +1,4 @@
-"""Where the metrics page may be served: the loopback, or a socket file. Other machines reach it through what is made for that."""
+"""Where the metrics page may be served: the loopback, or a socket file. Other machines ask a proxy."""
 
 from __future__ import annotations
 
