@@ -77,6 +77,7 @@ def _findings(unit: UnitName, layout: Layout) -> Found:
         return
     yield from _command(config, layout.config(unit))
     yield from _shared_memory(unit, config, layout.config(unit))
+    yield from _key(config, layout.config(unit))
     for finding in preflight(config, unit.service, os.environ):
         yield finding, Exit.CONFIG
     yield from _gpus(unit, config, layout)
@@ -132,6 +133,14 @@ def _shared_memory(unit: UnitName, config: Config, file: str) -> Found:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # what the kernel takes a tmpfs's share of
     for finding in judge(config.server.shm_size, memory, mounted, unit.service, unit.name, file):
         yield finding, Exit.OK
+
+
+def _key(config: Config, file: str) -> Found:
+    """The file of the engine's key. A credential is there only while the unit runs; what its user may read, the start says."""
+    path = config.server.api_key_file or ""
+    if path.startswith("/") and not os.path.isfile(path):
+        text, hint = f"{path} is not there, or no file", "correct the path"
+        yield Finding(Level.ERROR, "key-missing", text, hint, file, "server.api_key_file"), Exit.CONFIG
 
 
 def _gpus(unit: UnitName, config: Config, layout: Layout) -> Found:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpu_lifecycle.rules.engines import metrics_of, option
+from gpu_lifecycle.rules.engines import metrics_of
 from gpu_lifecycle.rules.life import InFlight
 from gpu_lifecycle.rules.metrics import counters
 from gpu_lifecycle.system.probe import HealthProbe
 
 if TYPE_CHECKING:
+    from gpu_lifecycle.jobs.keys import EngineKey
     from gpu_lifecycle.rules.config import Config
 
 INTERVAL = 0.5  # seconds
@@ -20,10 +21,12 @@ SECONDS = 2.0  # for one answer
 
 
 class DrainWatch:
-    """At most one drain. ``ours``: whether the engine's port is still this unit's; ``tell`` gets what is seen."""
+    """At most one drain. ``tell`` gets what is seen."""
 
-    def __init__(self, config: Config, ours: Callable[[], bool], tell: Callable[[InFlight], None]) -> None:
+    def __init__(self, config: Config, key: EngineKey, ours: Callable[[bool], bool], tell: Callable[[InFlight], None]) -> None:
+        """``ours``: whether a port is still this unit's, the engine's own, or (True) one of its metrics beside it."""
         self.config = config
+        self.key = key
         self.ours = ours
         self.tell = tell
         self.task: asyncio.Task[None] | None = None
@@ -40,13 +43,12 @@ class DrainWatch:
         endpoint = server.endpoint()
         aside = metrics.port is not None and not endpoint.uds
         probe = HealthProbe(replace(endpoint, port=metrics.port) if aside and metrics.port else endpoint)
-        key = option(server.command, ("--api-key",)) or ""
         try:
             while True:
-                if not aside and not self.ours():
+                if not self.ours(aside):  # a stranger is given no key, and his numbers are nothing to us
                     self.tell(InFlight(None, "its port is closed"))
                 else:
-                    scrape = await probe.scrape(metrics.path, metrics.names, key, SECONDS)
+                    scrape = await probe.scrape(metrics.path, metrics.names, self.key.now()[0], SECONDS)
                     seen = counters(scrape, metrics)
                     told = [n for n in (seen.running, seen.queued) if n is not None] if seen else []
                     why = scrape.text or "its metrics do not say"

@@ -21,6 +21,7 @@ from typing import Any
 from gpu_lifecycle.facts import GpuView, Identity, Layout, UnitName
 from gpu_lifecycle.rules.build_locks import places, suspects
 from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.secrets import Secrets
 from gpu_lifecycle.rules.text import printable, redact
 from gpu_lifecycle.system.build_locks import find
 from gpu_lifecycle.system.files import write_evidence
@@ -60,6 +61,7 @@ class Evidence:
     unit: UnitName
     run: str
     proc: Proc
+    secrets: Secrets = field(default_factory=Secrets)  # which are in none of its files
     patience: Patience = field(default_factory=lambda: Patience(SECONDS))
 
     async def keep(self, scene: Scene, journal: Journal) -> str:
@@ -98,14 +100,15 @@ class Evidence:
         }
         locks = self._locks(scene)
         document["locks"] = locks
-        stacks = _stacks(list(scene.processes), scene.engine)
+        stacks = "\n".join(map(redact, _stacks(list(scene.processes), scene.engine).split("\n")))  # py-spy shows command lines
         files = {
             "incident.json": json.dumps(document, indent=1),
             "output.txt": "\n".join(redact(printable(line, 1000)) for line in scene.output[-LINES:]),
             "stacks.txt": stacks,
         }
         folder = f"{self.layout.var_dir(self.unit)}/incidents"
-        kept = {file: text[:LIMIT].encode("utf-8", "backslashreplace") for file, text in files.items() if text}
+        shown = {file: self.secrets.hide(text.encode("utf-8", "backslashreplace")) for file, text in files.items() if text}
+        kept = {file: data[:LIMIT] for file, data in shown.items()}
         write_evidence(folder, name, kept, KEPT)
         return f"{folder}/{name}", locks
 

@@ -68,16 +68,18 @@ def limits_for(config: Config, gpus: tuple[Gpu, ...], watchdog: float | None) ->
         interval=interval,
         probe_timeout=config.watch.timeout,
         failures=config.watch.failures,
-        busy_grace=config.watch.busy_grace,
-        counters_within=preset.metrics.within if (preset := config.server.preset).metrics else True,
         drain=config.stop.drain,
         term_grace=config.sweep.term_grace,
         exit_deadline=config.sweep.exit_deadline,
+        busy_grace=config.watch.busy_grace,
         weights=weights // len(gpus) if weights and gpus else 0,
         before=config.stop.before_limit if config.stop.before else 0.0,
     )
 
 
 def probe_deadline(config: Config, watchdog: float | None) -> float:
-    """Seconds for one answer: below half of systemd's ``watchdog``, so that a slow one is judged here before we are."""
-    return min(config.watch.timeout, watchdog / 2) if watchdog else config.watch.timeout
+    """Seconds for one answer: so far below systemd's ``watchdog`` that a slow one is judged here before we are.
+
+    One look at a ready engine takes a third more at most, for its metrics page, and an interval later comes the next.
+    """
+    return min(config.watch.timeout, 0.4 * watchdog) if watchdog else config.watch.timeout

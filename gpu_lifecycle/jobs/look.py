@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import BlindError
 from gpu_lifecycle.facts import Gpu, GpuView, Identity
-from gpu_lifecycle.rules.engines import metrics_of, option
+from gpu_lifecycle.jobs.keys import EngineKey
+from gpu_lifecycle.jobs.pulse import Pulse
+from gpu_lifecycle.rules.endpoints import Endpoint
 from gpu_lifecycle.rules.events import Event
-from gpu_lifecycle.rules.metrics import Counters, counters
+from gpu_lifecycle.rules.life import Life
 from gpu_lifecycle.rules.quantity import show_duration
-from gpu_lifecycle.rules.readiness import Health, Look, Socket
+from gpu_lifecycle.rules.readiness import NOT_ASKED, Health, Look, Signs, Socket
 from gpu_lifecycle.system.engine import Family
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.journal import Journal
-from gpu_lifecycle.system.probe import HealthProbe
 from gpu_lifecycle.system.procfs import Proc
 from gpu_lifecycle.system.sockets import (
     Listener,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 NVML_SECONDS = 10.0
 RECOVERY_SECONDS = 3.0
 RELEASED = 60.0
-QUICK_ANSWER = 0.5  # seconds that a look waits for the token: READY=1 is not to wait for the next look
 GENERATE_SECONDS = 120.0  # the first request may compile kernels for a minute
 CONNECTION_REFUSED = Health(None, "nobody listens yet")
 
@@ -46,25 +44,15 @@ CONNECTION_REFUSED = Health(None, "nobody listens yet")
 class Looker:
     """Looks at one engine. Keeps what a next look need not find out again."""
 
-    def __init__(self, config: Config, proc: Proc, family: Family, probe: GpuProbe) -> None:
+    def __init__(self, config: Config, proc: Proc, family: Family, probe: GpuProbe, key: EngineKey) -> None:
         self.config = config
         self.proc = proc
         self.family = family
         self.probe = probe
         self.endpoint = config.server.endpoint()
-        server = config.server
-        self.request = server.preset.generate.for_model(server.served_name() or "") if server.preset.generate else None
-        wanted = config.ready.generate and self.request is not None
-        self.generated: Health | None = Health(None, "not asked yet") if wanted else None
-        self.asking: asyncio.Task[Health] | None = None
-        self.asked = 0.0
-        self.key = option(server.command, ("--api-key",)) or ""
+        self.pulse = Pulse(config, key, proc)
+        self.generated: Health | None = Health(None, "not asked yet") if self.pulse.request else None
         self.addresses = addresses(self.endpoint.host)  # once: a look must not wait for a name server
-        self.health = HealthProbe(self.endpoint)
-        self.metrics = metrics_of(server.preset, server.command)
-        own_port = self.metrics is not None and self.metrics.port is not None and not self.endpoint.uds
-        place = replace(self.endpoint, port=self.metrics.port) if self.metrics and self.metrics.port and own_port else None
-        self.scraper = HealthProbe(place) if place else self.health
         self.title = re.compile(config.server.preset.worker_title) if config.server.preset.worker_title else None
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="nvml")  # the helper is asked by one thread at a time
         self.view: GpuView | None = None
@@ -85,17 +73,23 @@ class Looker:
         self.probe.release(RELEASED)
         journal.tell(Event("nvml-released", f"NVML is let go of for {show_duration(RELEASED)}"))
 
-    async def look(self, uuids: tuple[str, ...], health_path: str, deadline: float) -> Look:
+    async def look(self, uuids: tuple[str, ...], life: Life, deadline: float) -> Look:
         """Asks NVML and the endpoint at once. Raises BlindError where the unit's own cgroup cannot be read."""
         loop = asyncio.get_running_loop()
         asked = loop.run_in_executor(self.threads, self.probe.view, NVML_SECONDS, self.only)
         try:
             alive = self.family.living(self.probe.pids)
             socket = self.socket(alive)
-            asked_counters = asyncio.create_task(self._counters(socket, deadline))  # beside it: a busy endpoint may take long
-            health = await self.health.get(health_path, deadline) if socket.listening else CONNECTION_REFUSED
-            work = await asked_counters
-            if health.ok and socket.ours:
+            signs = Signs()
+            if not socket.listening:
+                health = CONNECTION_REFUSED
+            elif life.was_ready and socket.ours:
+                health, signs = await self.pulse.take(life, deadline, lambda: self.page_is_ours(alive))
+            elif life.was_ready:
+                health = NOT_ASKED  # a stranger is given no key, and what he says is nothing to us
+            else:
+                health = await self.pulse.probe.get(self.config.server.preset.ready_path, deadline)
+            if health.ok and socket.ours and not life.was_ready:
                 await self._generate()
         finally:
             view = await asked
@@ -109,13 +103,7 @@ class Looker:
         name = model.rstrip("/").rpartition("/")[2]
         room = {gpu.uuid: gpu.free for gpu in view.gpus if gpu.uuid in uuids and gpu.free is not None}
         living = frozenset(alive.values())
-        return Look(memory, socket, health, workers, living, error, name, self.generated, work, room, estimated)
-
-    async def _counters(self, socket: Socket, deadline: float) -> Counters | None:
-        """The engine's own counters; None where it shows none, or the page does not say."""
-        if self.metrics is None or not socket.ours:
-            return None
-        return counters(await self.scraper.scrape(self.metrics.path, self.metrics.names, self.key, deadline), self.metrics)
+        return Look(memory, socket, health, workers, living, error, name, self.generated, room, estimated, signs)
 
     async def _generate(self) -> None:
         """One real token, once in a run: an endpoint that answers is not yet an engine that works.
@@ -124,15 +112,7 @@ class Looker:
         """
         if self.generated is None or self.generated.ok:
             return
-        if self.asking is None:
-            assert self.request
-            self.asked = time.monotonic()
-            self.asking = asyncio.create_task(self.health.generate(self.request, self.key, GENERATE_SECONDS))
-        await asyncio.wait({self.asking}, timeout=QUICK_ANSWER)
-        if self.asking.done():
-            self.generated, self.asking = self.asking.result(), None
-        else:
-            self.generated = Health(None, f"no answer yet, asked {show_duration(round(time.monotonic() - self.asked))} ago")
+        self.generated = await self.pulse.token(GENERATE_SECONDS) or Health(None, self.pulse.waiting())
 
     def _titled(self, identity: Identity) -> bool:
         """Whether its title is a worker's; a title that is not (yet) is read again at the next look."""
@@ -145,7 +125,7 @@ class Looker:
 
     def socket(self, alive: dict[int, Identity]) -> Socket:
         """Who listens on the engine's address: every listener that a connection could reach must be the unit's."""
-        listeners = self._listeners()
+        listeners = self._listeners(self.endpoint)
         if not listeners:
             return Socket()
         for listener in listeners:
@@ -155,10 +135,15 @@ class Looker:
                 return Socket(listening=True, ours=False, owner=self._strangers[listener.inode])
         return Socket(listening=True, ours=True)
 
-    def _listeners(self) -> list[Listener]:
-        if self.endpoint.uds:
-            return unix_listeners(self.endpoint.uds)
-        return [item for item in tcp_listeners(self.endpoint.port, self.proc) if answers_for(item, self.addresses)]
+    def page_is_ours(self, alive: dict[int, Identity]) -> bool:
+        """Whether a metrics port beside the engine's own belongs to the unit: another server's counters move, too."""
+        listeners = self._listeners(self.pulse.page) if self.pulse.page else []
+        return bool(listeners) and all(owner_of(item.inode, alive, self.proc) is not None for item in listeners)
+
+    def _listeners(self, endpoint: Endpoint) -> list[Listener]:
+        if endpoint.uds:
+            return unix_listeners(endpoint.uds)
+        return [item for item in tcp_listeners(endpoint.port, self.proc) if answers_for(item, self.addresses)]
 
     def _is_ours(self, listener: Listener, alive: dict[int, Identity]) -> bool:
         """A socket found once is known by its inode for as long as the process that had it lives."""
@@ -184,12 +169,7 @@ class Looker:
         return {item.uuid: action for item in known if (action := item.values.get("recovery")) is not None}
 
     async def close(self) -> None:
-        if self.asking:
-            self.asking.cancel()
-            await asyncio.wait({self.asking})
-        await self.health.close()
-        if self.scraper is not self.health:
-            await self.scraper.close()
+        await self.pulse.close()
         self.threads.shutdown(wait=True)
 
 

@@ -17,6 +17,7 @@ from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.listening import parse_listening
 from gpu_lifecycle.rules.measured import Seen, Tally, samples
 from gpu_lifecycle.rules.metric_names import Distribution
+from gpu_lifecycle.rules.readiness import NOT_ASKED
 from gpu_lifecycle.system.exposition import CONTENT_TYPE, load, render
 from gpu_lifecycle.system.files import write_page
 from gpu_lifecycle.system.page_server import PageServer
@@ -62,7 +63,7 @@ class MetricsPage:
     ) -> None:
         """What there is to be shown from now on."""
         before = self.seen
-        if look and (before is None or look is not before.look):
+        if look and look.health is not NOT_ASKED and (before is None or look is not before.look):
             self._probes = self._probes.plus(look.health.seconds)
         engine, blind = self.config.server.engine, self.state.kernel_log
         self.seen = Seen(__version__, engine, time.time(), life, look, view, gpus, account, self.state.document, blind)

@@ -1,7 +1,7 @@
 """Tells people of events, by a command of the user's: never in the way of a run, of a stop least of all.
 
-What was not told in time is left in the state file, and the next daemon of the unit tells it. So an event is told at least once,
-and now and then twice.
+What was not told in time is left in the state file, and the next daemon of the unit tells it. So an event is told at least
+once, and now and then twice.
 """
 
 from __future__ import annotations

@@ -10,9 +10,11 @@ from typing import Any
 
 from gpu_lifecycle.facts import Phase, UnitName
 from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.handover import Handover
 from gpu_lifecycle.rules.output import Line, kept
 from gpu_lifecycle.rules.phases import Load, Step, advance
 from gpu_lifecycle.rules.quantity import show_count
+from gpu_lifecycle.rules.secrets import Secrets
 from gpu_lifecycle.rules.signatures import Sign, Signs, current, first_cause, hear, match
 from gpu_lifecycle.system.journal import SOCKET, Journal, is_journal
 from gpu_lifecycle.system.output import JournalSink, Left, Output
@@ -25,8 +27,8 @@ TELLING = 5  # of the last lines, where none of them tells more than another
 class EngineOutput(Output):
     """``load``: how far the load is by the lines that have come; ``signs``: what they say of a failure."""
 
-    def __init__(self, journal: JournalSink | None, engine: str, load: Load) -> None:
-        super().__init__(journal, self._hear)
+    def __init__(self, journal: JournalSink | None, engine: str, load: Load, secrets: Secrets) -> None:
+        super().__init__(journal, self._hear, secrets)
         self.engine = engine
         self.load = load
         self.signs: Signs = ()
@@ -51,14 +53,15 @@ class EngineOutput(Output):
         return cause.line if cause else super().telling()
 
 
-def output_of(unit: UnitName, run: str, engine: str, packed: Mapping[str, Any] | None) -> EngineOutput:
+def output_of(unit: UnitName, run: str, engine: str, handover: Handover | None, secrets: Secrets) -> EngineOutput:
     """Where the unit's lines go as ours do: to the journal, or to our own stdout and stderr. Raises ValueError."""
-    left = unpack_output(packed or {})
+    packed = handover.output if handover else {}
+    left = unpack_output(packed)
     fields = {"SYSLOG_IDENTIFIER": unit.service.removesuffix(".service"), "GPU_LIFECYCLE_UNIT": unit.service}
     fields |= {"GPU_LIFECYCLE_RUN": run, "GPU_LIFECYCLE_PHASE": str(Phase.LOADING)}
     native = is_journal(1) and os.path.exists(SOCKET)
     sink = JournalSink(fields, waiting=left.waiting, lost=left.lost) if native else None
-    output = EngineOutput(sink, engine, _load_of(packed or {}))
+    output = EngineOutput(sink, engine, _load_of(packed), secrets)
     output.adopt(left)
     output.signs = _signs_of(packed or {})
     return output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import LifecycleError
@@ -36,7 +36,7 @@ def preflight(config: Config, service: str, env: Mapping[str, str], seconds: flo
     if inside:
         text = "the engine is started in a container or elsewhere: the files of its models are not looked at"
         return (Finding(Level.INFO, "in-container", text, key=KEY), *judge(replace(plan, certain=False)))
-    found: list[Finding] = []
+    found = [*_unseen_work(config)]
     if values is None:
         text = "the engine's config file was not read with certainty: what follows from it is a warning at most"
         found.append(Finding(Level.WARN, "not-certain", text, "put the options into server.command", str(path), KEY))
@@ -44,6 +44,19 @@ def preflight(config: Config, service: str, env: Mapping[str, str], seconds: flo
     folders, said = _folders(model, draft, service, seconds)
     plan = replace(plan, target=folders.get(model or ""), draft=folders.get(draft or ""))
     return (*found, *said, *judge(plan))
+
+
+def _unseen_work(config: Config) -> Iterator[Finding]:
+    """Of an engine without counters only a token tells whether it works, and that may wait behind the requests of others."""
+    from gpu_lifecycle.rules.engines import metrics_of
+
+    server = config.server
+    preset = server.preset
+    if preset.health_generates or not preset.generate or metrics_of(preset, server.command):
+        return
+    text = "no counters of this engine's work can be seen: a hang behind which requests wait is found only after half an hour"
+    option = preset.metrics.option if preset.metrics else ""
+    yield Finding(Level.INFO, "unseen-work", text, f"add {option} to server.command" if option else "", key=KEY)
 
 
 def _plan(config: Config, env: Mapping[str, str], values: Mapping[str, str] | None) -> Plan:

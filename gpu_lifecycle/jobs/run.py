@@ -8,6 +8,7 @@ import traceback
 
 from gpu_lifecycle.errors import BusyError, ConfigError, Exit, LifecycleError
 from gpu_lifecycle.facts import Layout, Level, Phase, UnitName
+from gpu_lifecycle.jobs.keys import must_have_key
 from gpu_lifecycle.jobs.last_word import last_word
 from gpu_lifecycle.jobs.outlets import tell_refusal
 from gpu_lifecycle.jobs.reload import merged, taken_over
@@ -42,6 +43,7 @@ def serve(unit: UnitName, layout: Layout) -> Exit:
             config, text = merged(handover.config, handover.latest, layout.config(unit)), handover.config
         else:
             config, text = load(layout, unit)
+            must_have_key(config.server, os.environ, layout.config(unit))
             _must_not_be_doomed(config, unit, journal, notifier)
         return asyncio.run(Daemon(unit, layout, config, text, journal, notifier, state, handover).main())
     except LifecycleError as error:

@@ -19,6 +19,7 @@ from gpu_lifecycle.jobs.before import Before
 from gpu_lifecycle.jobs.drain import DrainWatch
 from gpu_lifecycle.jobs.evidence import Evidence, Scene
 from gpu_lifecycle.jobs.kernel import KernelEar, KernelNews
+from gpu_lifecycle.jobs.keys import EngineKey
 from gpu_lifecycle.jobs.limits import claim_or_stop, limits_for, probe_deadline
 from gpu_lifecycle.jobs.loads import Loads, load_fields
 from gpu_lifecycle.jobs.look import Looker, own_pids
@@ -27,7 +28,7 @@ from gpu_lifecycle.jobs.outlets import Outlets
 from gpu_lifecycle.jobs.output import end_output, go_on, output_of, pack_output
 from gpu_lifecycle.jobs.reload import Plan, prepare, replace_process
 from gpu_lifecycle.jobs.settings import unit_cgroup
-from gpu_lifecycle.jobs.state import StateFile, probe_row
+from gpu_lifecycle.jobs.state import StateFile, probe_rows
 from gpu_lifecycle.rules import lifecycle as life_rules
 from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.events import Event
@@ -83,19 +84,20 @@ class Daemon:
         self.family = Family(self.proc, Cgroup(cgroup) if cgroup else None)
         self.probe = GpuProbe()
         self.events: asyncio.Queue[life_rules.LifeEvent] = asyncio.Queue()
-        self.looker = Looker(config, self.proc, self.family, self.probe)
+        self.key = EngineKey(config.server, os.environ)
+        self.looker = Looker(config, self.proc, self.family, self.probe, self.key)
         self.gpus: tuple[Gpu, ...] = ()
         self.kernel = KernelEar(layout, journal)
         self.news = KernelNews(self.kernel, self._advice, self._living, self.events.put_nowait)
         self.loads = Loads(layout, unit, config, self.proc, journal)
-        self.drain = DrainWatch(config, self._serves, self.events.put_nowait)
+        self.drain = DrainWatch(config, self.key, self._serves, self.events.put_nowait)
         self.last: Look | None = None
         self.life: Life | None = None
         self.history: deque[dict[str, object]] = deque(maxlen=HISTORY)
-        self.evidence = Evidence(layout, unit, state.run, self.proc)
+        self.evidence = Evidence(layout, unit, state.run, self.proc, self.key.secrets)
         self.before = Before(unit, state.run, layout.config(unit), self._before_ended)
         self.began = time.time()
-        self.output = output_of(unit, state.run, config.server.preset.name, handover.output if handover else None)
+        self.output = output_of(unit, state.run, config.server.preset.name, handover, self.key.secrets)
         self.engine = MainProcess(self.family, self.output, self.news, self.events.put_nowait)
         self.account = Account(layout, unit, state, journal, self.output)
         self.outlets = Outlets(config, unit, state, journal, self.family.apart)
@@ -209,7 +211,7 @@ class Daemon:
         self.plan = None
         self._have_threads(loop)
         self.output.begin(loop)
-        self.looker = Looker(self.config, self.proc, self.family, self.probe)
+        self.looker = Looker(self.config, self.proc, self.family, self.probe, self.key)
         self.looker.begin(self.gpus)
         for event in kept:
             self.events.put_nowait(event)
@@ -283,12 +285,10 @@ class Daemon:
         """Looks at the engine again and again until the end begins."""
         assert self.life
         uuids = tuple(gpu.uuid for gpu in self.gpus)
-        preset = self.config.server.preset
         while self.life.stage == 0:
-            path = preset.live_path if self.life.was_ready else preset.ready_path
             try:
-                self.last = await self.looker.look(uuids, path, probe_deadline(self.config, self.notifier.watchdog))
-                self.history.append(probe_row(self.last) | {"at": round(time.time(), 1)})
+                self.last = await self.looker.look(uuids, self.life, probe_deadline(self.config, self.notifier.watchdog))
+                self.history += [row | {"at": round(time.time(), 1)} for row in probe_rows(self.last)]
                 self.kernel.know(identity.pid for identity in self.last.alive)
                 read, doing = await self.loads.seen(self.life, self.last.alive)
                 self.events.put_nowait(life_rules.Looked(self.last, self.output.load, read, doing))
@@ -341,8 +341,9 @@ class Daemon:
         if self.life and self.life.phase is Phase.DRAINING:
             self.drain.begin()
 
-    def _serves(self) -> bool:
-        return self.looker.socket(self._living()).ours
+    def _serves(self, aside: bool) -> bool:
+        living = self._living()
+        return self.looker.page_is_ours(living) if aside else self.looker.socket(living).ours
 
     def _signal_all(self, number: signal.Signals) -> None:
         for refused in self.family.signal(self._living().values(), number):

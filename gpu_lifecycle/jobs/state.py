@@ -20,7 +20,7 @@ from gpu_lifecycle.system.files import read_state, write_state
 
 if TYPE_CHECKING:
     from gpu_lifecycle.rules.lifecycle import Life
-    from gpu_lifecycle.rules.readiness import Look
+    from gpu_lifecycle.rules.readiness import Health, Look
     from gpu_lifecycle.system.journal import Journal
 
 SCHEMA = 1
@@ -228,7 +228,7 @@ def state_fields(life: Life, look: Look | None, view: GpuView | None, gpus: tupl
         }
         for gpu in gpus
     ]
-    probes = [probe_row(look)] if look else []
+    probes = probe_rows(look) if look else []
     return {
         "gpus": shown,
         "probes": probes,
@@ -251,13 +251,35 @@ def _progress(life: Life) -> dict[str, float | None]:
     return {"progress": digits, "eta": None if life.eta is None else round(life.eta, 1)}
 
 
-def probe_row(look: Look) -> dict[str, object]:
-    """One answer of the health endpoint, as ``status --json`` shows it."""
-    health = look.health
+def probe_rows(look: Look) -> list[dict[str, object]]:
+    """What was asked in one look, and the answers, as ``status --json`` shows them."""
+    from gpu_lifecycle.rules.readiness import NOT_ASKED
+
+    asked = {"health": None if look.health == NOT_ASKED else look.health, "token": look.signs.token}
+    rows: list[dict[str, object]] = [_row(name, health) for name, health in asked.items() if health is not None]
+    if look.signs.waited is not None:
+        seconds = round(look.signs.waited, 3)
+        rows.append({"probe": "token", "ok": None, "code": None, "text": "no answer yet", "seconds": seconds})
+    return rows + _metrics(look)
+
+
+def _row(name: str, health: Health) -> dict[str, object]:
     return {
-        "probe": "health",
+        "probe": name,
         "ok": health.ok,
         "code": health.code,
         "text": health.text,
         "seconds": round(health.seconds, 3),
     }
+
+
+def _metrics(look: Look) -> list[dict[str, object]]:
+    """The counters, as text: they are evidence for whoever reads what a stalled engine had shown."""
+    scrape, counters = look.signs.scrape, look.signs.counters
+    if scrape is None:
+        return []
+    text = scrape.text or "none of the engine's counters is on the page"
+    if counters:
+        shown = {"running": counters.running, "queued": counters.queued, **counters.progress, **counters.levels}
+        text = ", ".join(f"{name} {'unknown' if value is None else format(value, '.10g')}" for name, value in shown.items())
+    return [{"probe": "metrics", "ok": counters is not None, "code": None, "text": text, "seconds": None}]

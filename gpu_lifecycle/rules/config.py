@@ -18,7 +18,8 @@ from gpu_lifecycle.rules.shared_memory import DEFAULT
 class Server:
     """``[server]``: what to run.
 
-    ``url``, ``model``, ``draft_model`` and ``tp`` override what the command says. ``shm_size``: of the unit's own
+    ``url``, ``model``, ``draft_model`` and ``tp`` override what the command says. ``api_key_file`` holds the key that our own
+    requests need: an absolute path, or the name of a systemd credential (LoadCredential=). ``shm_size``: of the unit's own
     ``/dev/shm``, in bytes or as a share of the memory (``"50%"``).
     """
 
@@ -28,6 +29,7 @@ class Server:
     model: str | None = None
     draft_model: str | None = None
     tp: int | None = None
+    api_key_file: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
     shm_size: str | int = DEFAULT
 
@@ -56,6 +58,25 @@ class Server:
         """The name that requests use for the model; None: not known."""
         named = engines.option(self.command, self.preset.name_options)
         return named or self.target()
+
+    def key_file(self, own: Mapping[str, str]) -> str | None:
+        """The file with the engine's API key; None for none, "" for a credential of systemd's that is not there.
+
+        ``own``: the daemon's environment, which says where the unit's credentials are (systemd.exec(5), CREDENTIALS_DIRECTORY).
+        """
+        named = self.api_key_file
+        if named is None:
+            return engines.option(self.command, self.preset.key_file_options)
+        if "/" in named:
+            return named
+        folder = own.get("CREDENTIALS_DIRECTORY")
+        return f"{folder}/{named}" if folder else ""
+
+    def given_key(self, own: Mapping[str, str]) -> str:
+        """The engine's API key as the command or its environment says it; "" where neither does."""
+        variable = self.preset.key_env
+        said = engines.option(self.command, self.preset.key_options) or self.environment.get(variable) or own.get(variable, "")
+        return said.split(",")[0] if self.preset.keys_in_one else said
 
     def tensor_parallel(self) -> int | None:
         """Over how many GPUs each layer is split; None: the engine decides.

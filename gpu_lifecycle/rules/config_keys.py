@@ -27,6 +27,7 @@ class Kind(StrEnum):
     SIZE = "size in memory"
     SIZE_OR_SHARE = 'size in memory, or a share of all such as "50%"'
     SIZE_OR_AUTO = 'size in memory, or "auto"'
+    PLACE = "absolute path, or the name of a credential"
     TEXTS = "list of texts"
     COMMAND = "list of texts, the first an absolute path"
     VARIABLES = "table of texts"
@@ -92,6 +93,14 @@ KEYS: dict[str, dict[str, About]] = {
             '"/models/kimi-k2.5-eagle3"',
         ),
         "tp": About(Kind.COUNT, "Over how many GPUs each layer is split (tensor parallelism).", _FROM_COMMAND, "8"),
+        "api_key_file": About(
+            Kind.PLACE,
+            "Where the key is that our own requests need, with --api-key: a file, or a systemd credential"
+            " (LoadCredential=engine-key:/etc/credstore/kimi in a drop-in). Better there than in the command, which everybody"
+            " may read. It is read anew for each request, and never shown: where the engine prints it the journal has ***.",
+            "the key in the command, if there is one",
+            '"engine-key"',
+        ),
         "environment": About(
             Kind.VARIABLES,
             "Variables for the server, added to what systemd gives the unit (Environment=).",
@@ -141,15 +150,19 @@ KEYS: dict[str, dict[str, About]] = {
     },
     "watch": {
         "interval": About(Kind.DURATION, "Between two looks at a ready server."),
-        "failures": About(Kind.COUNT, "Bad looks in a row before the server counts as failed."),
+        "failures": About(
+            Kind.COUNT,
+            "Bad looks before the server counts as failed, and good ones in a row after which they are forgotten. Bad is what"
+            " says so: an error, a refusal, a dead worker. Silence and waiting are judged by busy_grace.",
+        ),
         "busy_grace": About(
             Kind.DURATION,
-            "How long a server with work in hand may show no token before it counts as stalled. Needs the engine's metrics"
-            " (SGLang: --enable-metrics).",
+            "How long a server with work in hand may show no progress (no token, no piece of a prompt), or one that is asked"
+            " may say nothing. Longer than the longest compilation that a first request may cause. Without counters (SGLang:"
+            " --enable-metrics) its only work that can be seen is a token that we ask for now and then; one that may wait"
+            " behind the requests of others is given six times as long.",
         ),
-        "timeout": About(
-            Kind.DURATION, "For one answer. Keep it above 20s with SGLang: one that hangs says so only after 20s."
-        ),
+        "timeout": About(Kind.DURATION, "For one answer; what is later is silence."),
     },
     "stop": {
         "drain": About(Kind.DURATION, "How long running requests may finish. TimeoutStopSec= of the unit must be longer."),
@@ -172,7 +185,8 @@ KEYS: dict[str, dict[str, About]] = {
         "textfile": About(
             Kind.FOLDER,
             "The folder of node_exporter's textfile collector, where the daemon writes the same page as"
-            " gpu_lifecycle_NAME.prom. The unit's user must be allowed to write there (ReadWritePaths= of the unit, and the folder's owner).",
+            " gpu_lifecycle_NAME.prom. The unit's user must be allowed to write there (ReadWritePaths= of the unit, and the"
+            " folder's owner).",
             "no file",
             '"/var/lib/prometheus/node-exporter"',
         ),

@@ -11,78 +11,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from gpu_lifecycle.errors import ConfigError
 from gpu_lifecycle.rules.endpoints import Endpoint, endpoint_of_url, knock, port_number
 from gpu_lifecycle.rules.metrics import Metrics
+from gpu_lifecycle.rules.preset import MODEL, Engine, Request
 from gpu_lifecycle.rules.text import printable
 
 __all__ = [
     "ENGINES", "MODEL", "Endpoint", "Engine", "Request", "draft_of", "drains", "endpoint", "endpoint_of_url",
     "metrics_of", "model_of", "option", "tp_of",
 ]  # fmt: skip
-
-VLLM_CACHE = "vllm:kv_cache_usage_perc"
-MODEL = "{model}"  # stands for the served model's name in a path or a body
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One HTTP request; ``body`` is sent as JSON, None: no body."""
-
-    method: str
-    path: str
-    body: Mapping[str, object] | None = None
-
-    def for_model(self, model: str) -> Request:
-        """The same request with the model's name filled in."""
-        body = None if self.body is None else {k: model if v == MODEL else v for k, v in self.body.items()}
-        return replace(self, path=self.path.replace(MODEL, model), body=body)
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """One kind of server: how its command line is read, how it is probed, how it ends.
-
-    Options name every spelling; an environment variable counts where no option is given. ``positional`` are
-    the words after which the model may stand without an option. ``default_port`` None: nothing is known,
-    ``server.url`` must say it. ``default_tp`` None: the engine chooses by itself. ``worker_title`` is
-    searched for in the titles of the unit's processes (empty: no workers of its own). ``clean_exit`` are the
-    statuses (negative: a signal) that mean "did as told" after our own SIGTERM; ``drains``: SIGTERM lets
-    running requests finish.
-    """
-
-    name: str
-    default_port: int | None
-    default_host: str
-    ready_path: str
-    live_path: str
-    generate: Request | None = None
-    port_options: tuple[str, ...] = ("--port",)
-    port_env: str = ""
-    host_options: tuple[str, ...] = ("--host",)
-    host_env: str = ""
-    uds_options: tuple[str, ...] = ()
-    model_options: tuple[str, ...] = ()
-    model_env: str = ""
-    positional: tuple[str, ...] = ()
-    draft_options: tuple[str, ...] = ()
-    draft_json_options: tuple[str, ...] = ()  # a JSON object whose "model" is the draft
-    tp_options: tuple[str, ...] = ()
-    tp_env: str = ""
-    default_tp: int | None = None
-    name_options: tuple[str, ...] = ()
-    worker_title: str = ""
-    # -15: death by our own SIGTERM, before the engine has put its handler in place (SGLang while loading, llama.cpp)
-    clean_exit: frozenset[int] = frozenset((0, -15))
-    drains: bool = False
-    metrics: Metrics | None = None  # None: no counters of its work are known
-    drain_options: tuple[str, ...] = ()  # a number of seconds above 0 makes SIGTERM drain
-    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # more options: field of Command -> spellings
-    flags: tuple[str, ...] = ()  # options without a value that count for the checks before a start
-
 
 _TABLE = (
     Engine(
@@ -97,11 +38,13 @@ _TABLE = (
         # /health generates one token and says 503 after 20 s where the scheduler hangs; /ready is a mere flag
         ready_path="/health",
         live_path="/health",
+        health_generates=True,
         # token ids: no tokenizer takes part, and the model's name is not needed
         generate=Request(
             "POST",
             "/generate",
             {"input_ids": [1], "sampling_params": {"max_new_tokens": 1, "temperature": 0}},
+            "meta_info",
         ),
         worker_title=r"^sglang::(scheduler|detokenizer|data_parallel_controller)",
         # up to 0.5.10 it SIGKILLs its own tree, itself included, at the end of a clean stop
@@ -109,6 +52,7 @@ _TABLE = (
         metrics=Metrics(
             # the first counts every forward pass: it moves within a long prefill, and with a health probe
             ("sglang:realtime_tokens_total", "sglang:generation_tokens_total", "sglang:prompt_tokens_total"),
+            levels=("sglang:token_usage",),
             running=("sglang:num_running_reqs",),
             queued=("sglang:num_queue_reqs",),
             option="--enable-metrics",
@@ -148,7 +92,9 @@ _TABLE = (
         name_options=("--served-model-name",),
         ready_path="/health",
         live_path="/health",  # asks nothing of the workers: only a generation proves life
-        generate=Request("POST", "/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1, "temperature": 0}),
+        generate=Request(
+            "POST", "/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1, "temperature": 0}, "choices"
+        ),
         worker_title=r"^VLLM::(EngineCore|Worker|APIServer|DPCoordinator)",
         drain_options=("--shutdown-timeout",),
         settings={
@@ -164,9 +110,11 @@ _TABLE = (
             "overrides": ("--hf-overrides",),
         },
         flags=("--skip-tokenizer-init",),
+        key_env="VLLM_API_KEY",
         metrics=Metrics(
-            # the last one moves within a chunked prefill, in which the token counters stand still
-            ("vllm:iteration_tokens_total", "vllm:generation_tokens_total", "vllm:prompt_tokens_total", VLLM_CACHE),
+            # none of them moves before a prompt has been read to its end; the KV cache fills meanwhile
+            ("vllm:iteration_tokens_total", "vllm:generation_tokens_total", "vllm:prompt_tokens_total"),
+            levels=("vllm:kv_cache_usage_perc",),
             running=("vllm:num_requests_running",),
             queued=("vllm:num_requests_waiting",),
         ),
@@ -183,7 +131,10 @@ _TABLE = (
         name_options=("-a", "--alias"),
         ready_path="/health",
         live_path="/health",
-        generate=Request("POST", "/completion", {"prompt": "a", "n_predict": 1, "cache_prompt": False}),
+        key_file_options=("--api-key-file",),
+        key_env="LLAMA_API_KEY",
+        keys_in_one=True,
+        generate=Request("POST", "/completion", {"prompt": "a", "n_predict": 1, "cache_prompt": False}, "content"),
         metrics=Metrics(
             ("llamacpp:n_decode_total", "llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total"),
             running=("llamacpp:requests_processing",),
@@ -205,7 +156,8 @@ _TABLE = (
         tp_env="NUM_SHARD",
         ready_path="/health",
         live_path="/health",
-        generate=Request("POST", "/generate", {"inputs": "a", "parameters": {"max_new_tokens": 1}}),
+        generate=Request("POST", "/generate", {"inputs": "a", "parameters": {"max_new_tokens": 1}}, "generated_text"),
+        key_env="API_KEY",
         worker_title=r"(^|/)text-generation-(router|server)\b",
         metrics=Metrics(
             ("tgi_batch_inference_count", "tgi_request_generated_tokens_sum"),
@@ -245,6 +197,7 @@ _TABLE = (
         live_path="/health",
         generate=Request("GET", "/health_generate"),
         worker_title=r"\b(mgmn_worker|mpi4py)\b",
+        # no metrics: its page hands each statistic out once, so that reading it takes it away from whoever else reads
         drains=True,
     ),
     Engine(
@@ -260,6 +213,7 @@ _TABLE = (
             "POST",
             "/api/generate",
             {"model": MODEL, "prompt": "a", "stream": False, "options": {"num_predict": 1}},
+            "response",
         ),
         worker_title=r"(^|/)ollama runner\b",
     ),

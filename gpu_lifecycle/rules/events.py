@@ -183,8 +183,8 @@ EVENTS: dict[str, Kind] = {
     ),
     "suspect": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b10", WARNING, "A health check of @GPU_LIFECYCLE_UNIT@ failed",
-        "One failed look is no verdict: after watch.failures in a row the engine is ended and the unit restarts. No watchdog\n"
-        "message is sent while this lasts. Nothing is to be done yet.",
+        "One failed look is no verdict: after watch.failures of them, with fewer good ones in a row in between, the engine is\n"
+        "ended and the unit restarts. A failed look feeds no watchdog. Nothing is to be done yet.",
     ),
     "healthy-again": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b11", NOTICE, "@GPU_LIFECYCLE_UNIT@ is healthy again",
@@ -277,6 +277,12 @@ EVENTS: dict[str, Kind] = {
         "notify.command of the config has failed, or took longer than notify.limit. The run goes on. This is said once, until the\n"
         "command has worked again; what the command itself printed is in the journal of the unit.\n"
         "What to do: run it by hand as the unit's user, with some JSON on its standard input.",
+    ),
+    "pulse-unseen": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b80", WARNING, "Our request for one token is refused before it gets to the engine's core",
+        "An idle engine is asked for one token now and then, for its health endpoint may answer with a dead core. This one answers\n"
+        "with a refusal that says nothing of the core: no key or a wrong one, another model's name, too many requests.\n"
+        "What to do: give the key by server.api_key_file, the model's name by server.model; or set ready.generate = false.",
     ),
     "kernel-log-unseen": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b43", NOTICE, "The kernel log cannot be seen, or not all of it",

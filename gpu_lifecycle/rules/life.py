@@ -9,13 +9,14 @@ from gpu_lifecycle.errors import Exit
 from gpu_lifecycle.facts import Identity, Phase
 from gpu_lifecycle.rules.budget import Budget
 from gpu_lifecycle.rules.events import Event
-from gpu_lifecycle.rules.liveness import Pulse
+from gpu_lifecycle.rules.liveness import Heart, Pace
 from gpu_lifecycle.rules.loads import NOTHING_LEARNED, Learned, Loaded
 from gpu_lifecycle.rules.phases import NOTHING_SAID, Load
 from gpu_lifecycle.rules.readiness import Look, Needs
 from gpu_lifecycle.rules.xid import KernelSays
 
 EXTEND_MARGIN = 30.0
+SLOW_LOOK = 20.0  # seconds that NVML and the metrics page may add to a look
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,20 @@ class Limits:
     drain: float
     term_grace: float
     exit_deadline: float
+    busy_grace: float = 300.0
     weights: int = 0  # bytes of them on each GPU; 0: not known
-    busy_grace: float = 300.0  # work in hand, and nothing moves: so long it may only be busy
-    counters_within: bool = True  # the engine's counters move within a request
     before: float = 0.0  # for stop.before, which keeps new requests away; 0: there is none
     learned: Learned = NOTHING_LEARNED  # of earlier loads of the same kind
+
+    @property
+    def pace(self) -> Pace:
+        return Pace(self.interval, self.busy_grace)
+
+    @property
+    def gap(self) -> float:
+        """Between two looks: more shows that we stood still ourselves. A slow NVML is no gap, unless the grace is short."""
+        usual = 3 * self.interval + 2 * self.probe_timeout
+        return min(usual + SLOW_LOOK, max(usual, self.busy_grace / 2))
 
 
 # Events
@@ -187,11 +197,13 @@ class Life:
     was_ready: bool = False
     ready_at: float = 0.0
     workers: frozenset[Identity] = frozenset()
+    ready_text: str = ""  # what was said then, and is said again after a busy time
     strikes: int = 0
+    passes: int = 0  # good looks in a row since the last strike
     looked: float = 0.0
+    heart: Heart = field(default_factory=Heart)
+    useless_said: bool = False
     blind_said: bool = False
-    pulse: Pulse = field(default_factory=Pulse)
-    busy_since: float | None = None  # since when only its counters speak for it
     memory: Mapping[str, int | None] = field(default_factory=dict)
     resident: Mapping[str, int] = field(default_factory=dict)  # the most that each GPU has held since READY=1
     shrunk: frozenset[str] = frozenset()  # GPUs of which it was said that memory has vanished

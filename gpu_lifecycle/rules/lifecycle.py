@@ -37,7 +37,7 @@ from gpu_lifecycle.rules.life import (
     enter,
     extend,
 )
-from gpu_lifecycle.rules.liveness import Beat, feel, in_hand
+from gpu_lifecycle.rules.liveness import Finding, Pulse, begun, judge, useless
 from gpu_lifecycle.rules.loading import (
     further,
     guess,
@@ -52,7 +52,7 @@ from gpu_lifecycle.rules.loading import (
 )
 from gpu_lifecycle.rules.phases import Load, Step
 from gpu_lifecycle.rules.quantity import show_count, show_duration, show_size
-from gpu_lifecycle.rules.readiness import Look, blind, progress_of, unmet
+from gpu_lifecycle.rules.readiness import NOT_ASKED, Look, blind, out_of_place, progress_of, unmet
 from gpu_lifecycle.rules.xid import KernelSays
 
 __all__ = [
@@ -193,7 +193,10 @@ def _ready(life: Life, look: Look, now: float) -> Result:
         text += " (memory estimated from each GPU's total: the driver does not say what a process holds)"
     steps = steps_text(life, now)
     text += f" ({steps})" if steps else ""
-    life = replace(life, was_ready=True, ready_at=now, workers=look.workers, phase=Phase.READY, since=now, text=text, strikes=0)
+    life = replace(
+        life, was_ready=True, ready_at=now, workers=look.workers, phase=Phase.READY, since=now, text=text, ready_text=text,
+        strikes=0, heart=begun(now),
+    )  # fmt: skip
     return life, (Notify(("READY=1", "WATCHDOG=1"), text), Tell(Event("ready", text)))
 
 
@@ -205,54 +208,69 @@ def _watched(life: Life, look: Look, now: float) -> Result:
     if lost:
         pids = ", ".join(str(identity.pid) for identity in sorted(lost, key=lambda item: item.pid))
         return fail(life, f"lost {len(lost)} of {len(life.workers)} workers (pid {pids})", now, "worker-lost")
-    limits = life.limits
-    gap = now - life.looked > 3 * limits.interval + 2 * limits.probe_timeout
-    pulse, beat = feel(life.pulse, look.counters, now, limits.busy_grace, gap=gap, within=limits.counters_within)
-    life = replace(life, pulse=pulse)
-    if beat is Beat.STALLED:
-        why = f"stalled: {in_hand(look.counters)}, and no token for {show_duration(round(now - pulse.since))}"
-        return fail(life, f"{why} (watch.busy_grace); the health endpoint says: {look.health.text}", now, "stalled")
-    busy = beat in (Beat.MOVING, Beat.QUIET)
-    reasons = unmet(look, limits.needs, blind_is_fine=True, busy=busy)
-    if reasons and gap:
-        return life, ()  # we were frozen or suspended: what was seen first after it proves nothing
-    if reasons:
-        return _strike(life, reasons, now)
-    effects: list[Effect] = [Notify(("WATCHDOG=1",))]
-    life, said = _busy(life, look, now)
-    effects += said
-    if blind(look) and not life.blind_said:
-        life = replace(life, blind_said=True)
-        effects.append(
-            Tell(Event("nvml-trouble", f"GPU memory cannot be seen, health is judged without it: {look.nvml_error}"))
-        )
-    elif not blind(look):
-        life = replace(life, blind_said=False)
+    reasons = out_of_place(look, life.limits.needs, blind_is_fine=True)
+    signs = replace(look.signs, health=None if look.health == NOT_ASKED else look.health)
+    gap = now - life.looked > life.limits.gap
+    if gap:  # we were frozen or suspended: what was seen first after it proves nothing, and no wait goes on over it
+        life = replace(life, heart=begun(now, signs.counters))
+    heart, finding = judge(life.heart, signs, life.limits.pace, now)
+    life = replace(life, heart=heart)
+    bad = (*reasons, finding.text) if finding.pulse is Pulse.STRIKE else reasons
+    if bad and gap:
+        return life, ()
+    if finding.pulse is Pulse.STALLED:
+        return fail(life, "; ".join((finding.text, *reasons)), now, "stalled")
+    return _strike(life, bad, now) if bad else _well(life, look, finding, now)
+
+
+def _well(life: Life, look: Look, finding: Finding, now: float) -> Result:
+    """The only place that feeds systemd's watchdog, once the engine is ready."""
+    life, blindness = _blindness(life, look)
+    effects: list[Effect] = [Notify(("WATCHDOG=1",)), *blindness]
     if life.strikes:
-        text = f"ready: healthy again after {show_count(life.strikes, 'failed check')}"
-        life = replace(life, strikes=0, phase=Phase.READY, since=now, text=text)
-        effects += [Notify(status=text), Tell(Event("healthy-again", text))]
+        life, more = _recovering(life, finding, now)
+        return life, (*effects, *more)
+    text = f"ready, busy: {finding.text}" if finding.pulse is Pulse.BUSY else life.ready_text
+    if text and text != life.text:
+        life = replace(life, text=text)
+        effects.append(Notify(status=text))
     return life, tuple(effects)
 
 
-def _busy(life: Life, look: Look, now: float) -> Result:
-    """Says once that the endpoint does not answer well while the engine's counters show it at work, and when it does again."""
-    if look.health.ok and life.busy_since is not None:
-        text = f"ready: answers again after {show_duration(round(now - life.busy_since))} of work"
-        return replace(life, busy_since=None, text=text), (Notify(status=text),)
-    if look.health.ok or life.busy_since is not None:
+def _blindness(life: Life, look: Look) -> Result:
+    """What cannot be seen is told once, and again only after it could be seen."""
+    effects: list[Effect] = []
+    if blind(look) and not life.blind_said:
+        text = f"GPU memory cannot be seen, health is judged without it: {look.nvml_error}"
+        effects.append(Tell(Event("nvml-trouble", text)))
+    why = useless(look.signs)
+    if why and not life.useless_said:
+        effects.append(Tell(Event("pulse-unseen", f"whether the engine's core works is judged without a token: {why}")))
+    answered = look.signs.token is not None
+    return replace(life, blind_said=blind(look), useless_said=bool(why) if answered else life.useless_said), tuple(effects)
+
+
+def _recovering(life: Life, finding: Finding, now: float) -> Result:
+    """As many good looks as it takes bad ones: an engine that fails every other look is not well.
+
+    Progress of its core counts for all of them: a step that takes longer than an interval, beside an endpoint that fails
+    meanwhile, would else add up to a verdict on an engine that works.
+    """
+    life = replace(life, passes=life.passes + (finding.pulse is Pulse.ALIVE))
+    if life.passes < life.limits.failures and not finding.moved:
         return life, ()
-    text = f"ready, busy: {in_hand(look.counters) or 'at work'}; the health endpoint says: {look.health.text}"
-    return replace(life, busy_since=now, text=text), (Notify(status=text),)
+    text = f"ready: healthy again after {show_count(life.strikes, 'failed check')}"
+    life = replace(life, strikes=0, passes=0, phase=Phase.READY, since=now, text=text, ready_text=text)
+    return life, (Notify(status=text), Tell(Event("healthy-again", text)))
 
 
 def _strike(life: Life, reasons: tuple[str, ...], now: float) -> Result:
     strikes = life.strikes + 1
     if strikes >= life.limits.failures:
-        return fail(life, f"{show_count(strikes, 'check')} in a row failed: {'; '.join(reasons)}", now, "unhealthy")
+        return fail(life, f"{show_count(strikes, 'check')} failed without a recovery: {'; '.join(reasons)}", now, "unhealthy")
     text = f"suspect: check {strikes} of {life.limits.failures} failed: {reasons[0]}"
     since = life.since if life.phase is Phase.SUSPECT else now
-    life = replace(life, strikes=strikes, phase=Phase.SUSPECT, since=since, text=text)
+    life = replace(life, strikes=strikes, passes=0, phase=Phase.SUSPECT, since=since, text=text)
     return life, (Notify(status=text), Tell(Event("suspect", text)))
 
 

@@ -12,7 +12,7 @@ from gpu_lifecycle.rules.cause import CAUSES
 from gpu_lifecycle.rules.events import EVENTS, WARNING
 from gpu_lifecycle.rules.life import Life
 from gpu_lifecycle.rules.metric_names import Distribution, Sample
-from gpu_lifecycle.rules.readiness import Look
+from gpu_lifecycle.rules.readiness import NOT_ASKED, Look
 
 PREFIX = "gpu_lifecycle_"
 Samples = Iterator[Sample]
@@ -128,19 +128,25 @@ def _shares(gpu: Gpu, seen: Seen) -> dict[str, int]:
 
 
 def _probe(seen: Seen, tally: Tally) -> Samples:
-    if seen.look:
-        yield Sample("probe_seconds", round(seen.look.health.seconds, 6), ("health",))
-        yield Sample("probe_success", seen.look.health.ok, ("health",))
-        yield Sample("sight_full", not seen.look.nvml_error, ("gpus",))
+    """The last answers; a busy engine's health endpoint is not asked at each look."""
+    look = seen.look
+    if look and look.health is not NOT_ASKED:
+        yield Sample("probe_seconds", round(look.health.seconds, 6), ("health",))
+        yield Sample("probe_success", look.health.ok, ("health",))
+    token = look.signs.token or look.generated if look else None
+    if token and token.code is not None:
+        yield Sample("probe_seconds", round(token.seconds, 6), ("token",))
+        yield Sample("probe_success", token.ok, ("token",))
+    if look:
+        yield Sample("sight_full", not look.nvml_error, ("gpus",))
     yield Sample("sight_full", not seen.blind, ("kernel-log",))
     yield Sample("probe_duration_seconds", tally.probes, ("health",))
 
 
 def _requests(seen: Seen) -> Samples:
     """From the engine's own counters; in a drain, as last asked there."""
-    counters = seen.look.counters if seen.look else None
-    known = [n for n in (counters.running, counters.queued) if n is not None] if counters else []
-    total = seen.life.in_flight if seen.life.stage else sum(known) if known else None
+    counters = seen.look.signs.counters if seen.look else None
+    total = seen.life.in_flight if seen.life.stage else counters.work if counters else None
     if total is not None:
         yield Sample("requests_in_flight", total)
     if counters and counters.queued is not None and not seen.life.stage:

@@ -81,8 +81,8 @@ METRICS: Mapping[str, Metric] = {
         ),
         "gpu_memory_used_bytes": Metric(_G, "Used memory of a claimed GPU, above the driver's own share.", ("gpu", "index")),
         "gpu_memory_size_bytes": Metric(_G, "All memory of a claimed GPU.", ("gpu", "index")),
-        "probe_seconds": Metric(_G, "How long the last answer of the health endpoint took.", ("probe",)),
-        "probe_success": Metric(_G, "1 where the last answer of the health endpoint was good.", ("probe",)),
+        "probe_seconds": Metric(_G, "How long the last answer took, by what was asked (health, token).", ("probe",)),
+        "probe_success": Metric(_G, "1 where the last answer was good, by what was asked.", ("probe",)),
         "probe_duration_seconds": Metric(_H, "How long answers of the health endpoint took.", ("probe",)),
         "sight_full": Metric(
             _G, "1 where all could be seen, 0 where sight was partial: of GPU memory (gpus), of the kernel log.", ("source",)

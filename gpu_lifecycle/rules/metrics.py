@@ -44,13 +44,14 @@ class Scrape:
 class Metrics:
     """Where an engine tells of its work, and under which names.
 
-    ``progress`` are counters that move only when the engine's core works; ``running`` and ``queued`` are gauges.
-    ``option`` is what the command must hold for the page to exist (empty: it always does). ``port`` None: the
-    engine's own. ``within`` is False where the counters move only at the end of a request: they prove life, and their
-    silence proves nothing.
+    ``progress`` are counters that move only when the engine's core works; ``levels`` are gauges that only it changes, up or
+    down, such as the share of its KV cache; ``running`` and ``queued`` are gauges of requests. ``option`` is what the
+    command must hold for the page to exist (empty: it always does). ``port`` None: the engine's own. ``within`` is False
+    where the counters move only at the end of a request: they prove life, and their silence proves nothing.
     """
 
     progress: tuple[str, ...]
+    levels: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
     queued: tuple[str, ...] = ()
     path: str = "/metrics"
@@ -63,7 +64,7 @@ class Metrics:
     def names(self) -> frozenset[str]:
         """Every name to be read. A histogram shows itself as ``NAME_sum`` and ``NAME_count``."""
         more = {f"{name}{end}" for name in self.progress for end in ("_sum", "_count")}
-        return frozenset({*self.progress, *self.running, *self.queued, *more})
+        return frozenset({*self.progress, *self.levels, *self.running, *self.queued, *more})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,13 @@ class Counters:
     progress: Mapping[str, float]
     running: int | None = None
     queued: int | None = None
+    levels: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def work(self) -> int | None:
+        """Requests that it has and has not finished; None: it does not say."""
+        known = [number for number in (self.running, self.queued) if number is not None]
+        return sum(known) if known else None
 
 
 def read(text: str, names: Collection[str]) -> Scrape:
@@ -80,7 +88,10 @@ def read(text: str, names: Collection[str]) -> Scrape:
     sums: dict[str, float] = {}
     spoilt: set[str] = set()
     samples = 0
+    starts = tuple(names)
     for line in text.split("\n"):
+        if samples and not line.lstrip(" \t").startswith(starts):
+            continue  # a page may have a hundred thousand lines, of which a few are ours
         match = None if len(line) > LINE_LIMIT else _SAMPLE.fullmatch(line.rstrip("\r"))
         if match is None:
             continue
@@ -103,11 +114,12 @@ def counters(scrape: Scrape, metrics: Metrics) -> Counters | None:
     """The engine's work as the page tells it; None where it shows no counter of progress (which is not "no progress")."""
     if scrape.answer is not Answer.READ:
         return None
-    known = {*metrics.names} - {*metrics.running, *metrics.queued}
+    known = {*metrics.names} - {*metrics.levels, *metrics.running, *metrics.queued}
     progress = {name: scrape.sums[name] for name in sorted(known) if name in scrape.sums}
     if not progress:
         return None
-    return Counters(progress, _gauge(scrape, metrics.running), _gauge(scrape, metrics.queued))
+    levels = {name: scrape.sums[name] for name in metrics.levels if name in scrape.sums}
+    return Counters(progress, _gauge(scrape, metrics.running), _gauge(scrape, metrics.queued), levels)
 
 
 def _gauge(scrape: Scrape, names: Sequence[str]) -> int | None:

@@ -29,6 +29,7 @@ CODES = {
     "option-value": "an option of the engine that takes a number has something else",
     "not-certain": "something was not read with certainty, so the findings about it are warnings only",
     "in-container": "the engine runs in a container: the files of its models are not looked at",
+    "unseen-work": "the engine shows no counters: only a token that it is asked for tells whether it works",
     "model-by-name": "a model is named, not given by its folder: its files are not looked at",
     "model-absent": "the folder of a model is not there, or empty",
     "model-denied": "the unit's user may not read the folder of a model, or a file in it",

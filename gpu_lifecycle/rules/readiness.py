@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpu_lifecycle.facts import Identity
-from gpu_lifecycle.rules.metrics import Counters
+from gpu_lifecycle.rules.metrics import Counters, Scrape
 from gpu_lifecycle.rules.quantity import show_size
 
 DEFAULT_MIN_USED = 512 * 1024 * 1024  # more than a bare CUDA context takes, less than any model's share
@@ -31,15 +31,23 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One answer of the health endpoint. ``code`` None: no HTTP answer, and ``text`` says why."""
+    """One answer of the health endpoint. ``code`` None: no HTTP answer, and ``text`` says why.
+
+    ``silent``: neither an answer nor a refusal. Nothing, or not all of it, came within the deadline, or this machine had no
+    room for a connection.
+    """
 
     code: int | None
     text: str
     seconds: float = 0.0
+    silent: bool = False
 
     @property
     def ok(self) -> bool:
         return self.code == 200
+
+
+NOT_ASKED = Health(None, "not asked this time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,26 @@ class Socket:
     listening: bool = False
     ours: bool = False
     owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What one look shows of the core. ``scrape`` None: this engine has no metrics page.
+
+    ``health`` None: not asked this time. ``health_generates``: its 200 costs, and proves, a token. ``token``: the answer to
+    our own request for one that has come since the last look; ``waited``: the seconds that such a request has had none;
+    ``others``: so many connections to the engine beside ours there are, where nothing else tells whether it has work.
+    ``within`` False: the counters move only when requests end, so their rest says nothing.
+    """
+
+    scrape: Scrape | None = None
+    counters: Counters | None = None
+    health: Health | None = None
+    health_generates: bool = False
+    token: Health | None = None
+    waited: float | None = None
+    others: int = 0
+    within: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +91,9 @@ class Look:
     nvml_error: str = ""
     model: str = ""
     generated: Health | None = None  # the answer to the request for one token; None: not asked for
-    counters: Counters | None = None  # the engine's own, None: it shows none, or they could not be read
     room: Mapping[str, int] = field(default_factory=dict)  # bytes that are left on each claimed GPU
     estimated: bool = False  # a figure of ``memory`` is the GPU's total less what was there before, not the driver's own
+    signs: Signs = field(default_factory=Signs)  # of a ready engine's core; its health is the one above
 
     @property
     def bound_by_us(self) -> bool:
@@ -81,13 +109,21 @@ def blind(look: Look) -> bool:
     return bool(look.nvml_error)
 
 
-def unmet(look: Look, needs: Needs, *, blind_is_fine: bool = False, busy: bool = False) -> tuple[str, ...]:
+def unmet(look: Look, needs: Needs, *, blind_is_fine: bool = False) -> tuple[str, ...]:
     """Every condition that does not hold, each in its own words; empty means ready.
-
-    ``busy``: the engine's core is at work, so that an endpoint which does not answer well proves nothing.
 
     ``blind_is_fine``: once ready, NVML's silence alone is no proof that the engine is dead.
     """
+    reasons = list(out_of_place(look, needs, blind_is_fine=blind_is_fine))
+    if not look.health.ok:
+        reasons.append(f"the health endpoint says: {look.health.text}")
+    elif look.generated is not None and not look.generated.ok:
+        reasons.append(f"no token was generated: {look.generated.text}")
+    return tuple(reasons)
+
+
+def out_of_place(look: Look, needs: Needs, *, blind_is_fine: bool = False) -> tuple[str, ...]:
+    """What does not hold of memory and socket, whatever the engine answers."""
     reasons: list[str] = []
     if look.nvml_error:
         if not blind_is_fine:
@@ -95,12 +131,6 @@ def unmet(look: Look, needs: Needs, *, blind_is_fine: bool = False, busy: bool =
     else:
         reasons += _memory(look, needs)
     reasons += _socket(look.socket)
-    if busy:
-        return tuple(reasons)
-    if not look.health.ok:
-        reasons.append(f"the health endpoint says: {look.health.text}")
-    elif look.generated is not None and not look.generated.ok:
-        reasons.append(f"no token was generated: {look.generated.text}")
     return tuple(reasons)
 
 

@@ -144,6 +144,13 @@ def _events(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _key_file(value: object) -> str:
+    cure = "write an absolute path, or the name of a credential that the unit loads (LoadCredential=engine-key:/etc/…)"
+    if isinstance(value, str) and re.fullmatch(r"/[^\0]+|[A-Za-z0-9_.-]+", value) and value not in (".", ".."):
+        return value
+    raise WrongValueError("it is neither a path nor a credential's name", cure)
+
+
 _Text = Annotated[str, Field(min_length=1)]
 _Count = Annotated[int, Field(ge=1, le=4096)]
 _Time = Annotated[float, PlainValidator(parse_duration)]
@@ -160,6 +167,7 @@ _KINDS: dict[str, dict[str, Any]] = {
         "model": _Text | None,
         "draft_model": _Text | None,
         "tp": _Count | None,
+        "api_key_file": Annotated[str, PlainValidator(_key_file)] | None,
         "environment": Annotated[dict[str, str], PlainValidator(_environment)],
         "shm_size": Annotated[Any, PlainValidator(shared_memory.parse)],
     },
@@ -280,8 +288,8 @@ def _explain(entry: Mapping[str, Any]) -> _Problem:
         return _Problem(key, f'cannot use "{printable(key[-1], 60)}": unknown key', _nearest(key))
     wrong = entry.get("ctx", {}).get("error")
     if isinstance(wrong, WrongValueError):
-        # a command or a variable may hold a key or a password
-        shown = "this value" if key[1:] in (("command",), ("environment",), ("url",)) else _shown(value)
+        # a command or a variable may hold a key or a password, and a key may have been written where its file should be
+        shown = "this value" if key[1:] in (("command",), ("environment",), ("url",), ("api_key_file",)) else _shown(value)
         return _Problem((*key, *wrong.at), f"cannot use {shown}: {wrong.reason}", wrong.cure)
     reason, cure = _REASONS.get(kind, (entry["msg"], ""))
     if kind == "literal_error":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from contextlib import suppress
 
@@ -64,6 +65,21 @@ def _unreadable(path: str, error: OSError) -> LifecycleError:
         hint = "put a regular file at this path"
         return ConfigError(f"cannot read the config: {reason}", hint=hint, file=path)
     return LifecycleError(f"cannot read {path}: {reason}", hint="see the kernel's log: journalctl -k")
+
+
+def read_keys(path: str) -> tuple[list[str], str]:
+    """The API keys in a file, one a line, and why there is none. Nothing of the file's content is ever in the words."""
+    try:
+        keys = [line.strip() for line in _read(path, 0).decode("ascii").splitlines() if line.strip()]
+    except _UnfitError as error:
+        return [], f"it {error}"
+    except OSError as error:
+        return [], os.strerror(error.errno or errno.EIO)
+    except UnicodeDecodeError:
+        return [], "it holds no key: it is not ASCII"
+    if not keys or not all(re.fullmatch(r"[!-~]{1,4096}", key) for key in keys):
+        return [], "it holds no key: a line of 1 to 4096 characters without a space is one"
+    return keys, ""
 
 
 def read_state(path: str) -> tuple[dict[str, object] | None, str]:

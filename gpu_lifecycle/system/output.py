@@ -1,7 +1,8 @@
 """The door to the engine's output: two pipes that are always read, and passed on as the engine's own lines.
 
 Under systemd each line is an entry of the journal (its native protocol); elsewhere the bytes go on as they are, to where our
-own go. An engine is never made to wait for the journal: what that cannot take in time is counted, and told.
+own go, but for the secrets that we know. An engine is never made to wait for the journal: what that cannot take in time is
+counted, and told.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_lifecycle.rules.output import Levels, Line, Lines, kept, telling
+from gpu_lifecycle.rules.secrets import Secrets, Veil, hide_named
 from gpu_lifecycle.system.journal import SOCKET
 
 PIPE_BYTES = 1 << 20  # room for a burst while the loop is busy; fcntl(2), F_SETPIPE_SZ
@@ -124,6 +126,7 @@ class _Stream:
 
     fd: int
     lines: Lines
+    veil: Veil
     plain: PlainSink | None = None
     levels: Levels = field(default_factory=Levels)
     reading: bool = False
@@ -144,10 +147,11 @@ class Left:
 
 @dataclass
 class Output:
-    """One engine's output. ``heard`` gets each line, also those that a progress bar draws over."""
+    """One engine's output. ``heard`` gets each line, also those that a progress bar draws over; ``secrets`` nobody gets."""
 
     journal: JournalSink | None
     heard: Callable[[Line], None] = lambda _: None
+    secrets: Secrets = field(default_factory=Secrets)
     streams: list[_Stream] = field(default_factory=list)
     last: deque[bytes] = field(default_factory=lambda: deque(maxlen=TAIL))
     first: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=TELLING))
@@ -176,7 +180,8 @@ class Output:
     def _add(self, read: int, fd: int, pending: bytes = b"") -> None:
         os.set_inheritable(read, False)
         os.set_blocking(read, False)
-        self.streams.append(_Stream(read, Lines(pending), None if self.journal else PlainSink(fd)))
+        veil = Veil(self.secrets)
+        self.streams.append(_Stream(read, Lines(veil.through(pending)), veil, None if self.journal else PlainSink(fd)))
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -205,17 +210,21 @@ class Output:
             data = os.read(stream.fd, READ_BYTES)
         except BlockingIOError:
             return 0
-        if stream.plain:
-            stream.plain.put(data)
-        lines = stream.lines.feed(data) if data else stream.lines.end()
-        for line in lines:
-            self._take(line, stream.levels)
+        shown = stream.veil.through(data) if data else stream.veil.rest()
+        self._pass_on(stream, shown, last=not data)
         if not data:
             self._deafen(stream)
             stream.ended = True
         return len(data)
 
+    def _pass_on(self, stream: _Stream, shown: bytes, *, last: bool) -> None:
+        if stream.plain:
+            stream.plain.put(shown)
+        for line in [*stream.lines.feed(shown), *(stream.lines.end() if last else ())]:
+            self._take(line, stream.levels)
+
     def _take(self, line: Line, levels: Levels) -> None:
+        line = Line(hide_named(line.data), line.whole)
         self.heard(line)
         if not line.whole:
             return
@@ -304,7 +313,7 @@ class Output:
         """For the program that takes this one's place: the pipes, and what was read and is not passed on."""
         waiting = tuple(self.journal.waiting) if self.journal else ()
         lost = self.journal.lost if self.journal else 0
-        pending = tuple(stream.lines.pending for stream in self.streams)
+        pending = tuple(stream.lines.pending + stream.veil.held for stream in self.streams)
         return Left(tuple(stream.fd for stream in self.streams), pending, waiting, lost, tuple(self.tail()), tuple(self.first))
 
     def keep_open(self) -> None:
@@ -318,8 +327,7 @@ class Output:
         self.rest()
         for stream in self.streams:
             if not stream.ended:
-                for line in stream.lines.end():
-                    self._take(line, stream.levels)
+                self._pass_on(stream, stream.veil.rest(), last=True)
             os.close(stream.fd)
         self.streams = []
         if self.journal:

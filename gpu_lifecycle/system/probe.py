@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
+import socket
 import time
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpu_lifecycle.rules.endpoints import Endpoint
 from gpu_lifecycle.rules.engines import Request
@@ -17,8 +20,22 @@ if TYPE_CHECKING:
     import httpx
 
 BODY_LIMIT = 64 * 1024
-PAGE_LIMIT = 8 * 1024 * 1024  # of a metrics page, which has a line for each label
-REFUSED = "connection refused"
+PAGE_LIMIT = 10 * 1024 * 1024
+KEY = re.compile(r"[!-~]+")  # what may stand in a header (RFC 9110, 5.5); anything else would be shown in the refusal
+# What says nothing of the server: this machine, or this process, has no room for a connection, or nobody took it in time.
+NO_ROOM = frozenset((
+    errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.ETIMEDOUT,
+    socket.EAI_AGAIN,
+))  # fmt: skip
+
+
+class _Answer(NamedTuple):
+    code: int | None
+    text: str
+    body: bytes = b""
+    seconds: float = 0.0
+    silent: bool = False
+    refused: bool = False
 
 
 class HealthProbe:
@@ -37,72 +54,94 @@ class HealthProbe:
 
     async def get(self, path: str, deadline: float) -> Health:
         """GET within ``deadline`` seconds in all. Never raises: what is no answer comes back as words."""
-        code, text, _, seconds = await self._within(deadline, Request("GET", path), "")
-        return Health(code, text, seconds)
+        return _health(await self._within(deadline, Request("GET", path), "", BODY_LIMIT))
 
     async def generate(self, request: Request, key: str, deadline: float) -> Health:
-        """Asks for one token. An answer counts if it is 200 with a JSON object that reports no error. Never raises."""
-        code, text, body, seconds = await self._within(deadline, request, key)
-        if code != 200:
-            return Health(code, text, seconds)
+        """Asks for one token. An answer counts if it is 200 with a JSON object that holds what the request names as proof.
+
+        A GET has the token made for its answer's sake, so that its status says it all. Never raises.
+        """
+        answer = await self._within(deadline, request, key, BODY_LIMIT)
+        if answer.code != 200:
+            return _health(answer)
+        if request.method == "GET":
+            return Health(200, "one token generated", answer.seconds)
         import json
 
         try:
-            answer = json.loads(body)
-        except ValueError:
-            return Health(None, "the answer is not JSON", seconds)
-        if not isinstance(answer, dict) or answer.get("error"):
-            return Health(None, printable(f"the answer is {body[:100]!r}", 160), seconds)
-        return Health(200, "one token generated", seconds)
+            said = json.loads(answer.body)
+        except (ValueError, RecursionError):
+            return Health(None, "the answer is not JSON", answer.seconds)
+        if not isinstance(said, dict) or said.get("error") or (request.proof and said.get(request.proof) in (None, [])):
+            shown = answer.body.replace(key.encode(), b"***") if key else answer.body
+            return Health(None, printable(f"the answer is {shown[:100]!r}", 160), answer.seconds)
+        return Health(200, "one token generated", answer.seconds)
 
     async def scrape(self, path: str, names: Collection[str], key: str, deadline: float) -> Scrape:
-        """The engine's metrics page. Never raises; a page that was cut off says nothing, for its sums would be too small."""
-        code, text, body, _ = await self._within(deadline, Request("GET", path), key, PAGE_LIMIT)
-        if code == 200:
-            return read(body.decode("utf-8", "replace"), names)
-        return Scrape(Answer.REFUSED if text == REFUSED else Answer.FAILED, text)
+        """Reads ``names`` from a metrics page. Never raises; refused, failed and read are three answers."""
+        answer = await self._within(deadline, Request("GET", path), key, PAGE_LIMIT)
+        if answer.refused:
+            return Scrape(Answer.REFUSED, answer.text)
+        if answer.code != 200:
+            return Scrape(Answer.FAILED, answer.text)
+        return read(answer.body.decode("utf-8", "replace"), names)
 
-    async def _within(
-        self, deadline: float, request: Request, key: str, limit: int = BODY_LIMIT
-    ) -> tuple[int | None, str, bytes, float]:
+    async def _within(self, deadline: float, request: Request, key: str, limit: int) -> _Answer:
         began = time.monotonic()
-        body = b""
-        code: int | None = None
         try:
             async with asyncio.timeout(deadline):
-                code, text, body = await self._ask(request, key, limit)
+                answer = await self._ask(request, key, limit)
         except TimeoutError:
-            text = f"no answer within {deadline:g} s"
+            answer = _Answer(None, f"no answer within {deadline:g} s", silent=True)
         except OSError as error:
-            text = printable(f"cannot connect: {error}", 160)
-        return code, text, body, time.monotonic() - began
+            answer = _unconnected(error)
+        return answer._replace(seconds=time.monotonic() - began)
 
-    async def _ask(self, request: Request, key: str, limit: int) -> tuple[int | None, str, bytes]:
+    async def _ask(self, request: Request, key: str, limit: int) -> _Answer:
         import httpx
 
-        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if KEY.fullmatch(key) else {})
         url = self.endpoint.url(request.path)
         sent = self.client.stream(request.method, url, json=request.body, headers=headers, timeout=None)
         try:
             async with sent as response:
                 body = await _drain(response, limit)
-        except httpx.ConnectError:
-            return None, REFUSED, b""
+        except httpx.ConnectError as error:
+            return _unconnected(error)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            return None, printable(f"no usable answer: {type(error).__name__}: {error}", 160), b""
+            return _Answer(None, printable(f"no usable answer: {type(error).__name__}: {error}", 160))
         if len(body) > limit:
-            return None, f"an answer of more than {limit} bytes", b""
-        return response.status_code, f"status {response.status_code}", body
+            return _Answer(None, f"an answer of more than {limit} bytes")
+        return _Answer(response.status_code, f"status {response.status_code}", body)
 
     async def close(self) -> None:
         await self.client.aclose()
 
 
+def _health(answer: _Answer) -> Health:
+    return Health(answer.code, answer.text, answer.seconds, answer.silent)
+
+
+def _unconnected(error: BaseException) -> _Answer:
+    """Why there is no connection; the kernel's own word is the innermost of the errors."""
+    number, words = 0, str(error)
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno:
+            number, words = seen.errno, seen.strerror or str(seen)
+        seen = seen.exceptions[0] if isinstance(seen, BaseExceptionGroup) else seen.__cause__ or seen.__context__
+    if number in NO_ROOM:
+        return _Answer(None, printable(f"no connection can be made: {words}", 160), silent=True)
+    if number == errno.ECONNREFUSED:
+        return _Answer(None, "connection refused", refused=True)
+    return _Answer(None, printable(f"cannot connect: {words}", 160), refused=True)
+
+
 async def _drain(response: httpx.Response, limit: int) -> bytes:
     """The body, at most a bit beyond the limit."""
-    body = b""
+    body = bytearray()
     async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > limit:
             break
-    return body
+    return bytes(body)

@@ -15,8 +15,7 @@ from gpu_lifecycle.errors import BlindError
 from gpu_lifecycle.rules.endpoints import Endpoint
 from gpu_lifecycle.system.procfs import Proc, read_bytes
 
-TCP_LISTEN = "0A"  # include/net/tcp_states.h
-TCP_LISTEN_STATE = 10  # the same, as a number
+TCP_ESTABLISHED, TCP_LISTEN = 1, 10  # include/net/tcp_states.h
 NETLINK_SOCK_DIAG = 4  # include/uapi/linux/netlink.h
 SOCK_DIAG_BY_FAMILY = 20  # include/uapi/linux/sock_diag.h
 NLM_F_REQUEST_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
@@ -52,14 +51,31 @@ def tcp_listeners(port: int, proc: Proc) -> list[Listener]:
     if proc.root != "/proc":
         return _tcp_table(port, proc)  # somebody else's tree
     try:
-        return [item for family in (socket.AF_INET, socket.AF_INET6) for item in _diag(family, port)]
+        return _tcp(port, TCP_LISTEN)
     except OSError:
         return _tcp_table(port, proc)
 
 
-def _diag(family: int, port: int) -> Iterator[Listener]:
-    """Listeners of one family. Raises OSError where sock_diag is not to be had."""
-    request = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 0, 1 << TCP_LISTEN_STATE) + bytes(48)
+def connections(endpoint: Endpoint, proc: Proc) -> int:
+    """How many connections to a server there are; 0 where that cannot be seen.
+
+    Of TCP also those that it has not taken yet, and none that the client has closed; of a Unix socket all that it has taken.
+    """
+    try:
+        if endpoint.uds:
+            return len(_unix(endpoint.uds, TCP_ESTABLISHED))
+        return len(_tcp(endpoint.port, TCP_ESTABLISHED))
+    except OSError:
+        return 0 if endpoint.uds else len(_tcp_table(endpoint.port, proc, TCP_ESTABLISHED))
+
+
+def _tcp(port: int, state: int) -> list[Listener]:
+    return [item for family in (socket.AF_INET, socket.AF_INET6) for item in _diag(family, port, state)]
+
+
+def _diag(family: int, port: int, state: int) -> Iterator[Listener]:
+    """Sockets of one family with that local port. Raises OSError where sock_diag is not to be had."""
+    request = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 0, 1 << state) + bytes(48)
     return (_listener(body) for body in _dump(request) if int.from_bytes(body[4:6], "big") == port)
 
 
@@ -97,7 +113,7 @@ def _listener(body: bytes) -> Listener:
     return Listener(socket.inet_ntop(body[0], body[8 : 8 + size]), inode, uid)
 
 
-def _tcp_table(port: int, proc: Proc) -> list[Listener]:
+def _tcp_table(port: int, proc: Proc, state: int = TCP_LISTEN) -> list[Listener]:
     found: list[Listener] = []
     for table in ("tcp", "tcp6"):
         try:
@@ -106,7 +122,7 @@ def _tcp_table(port: int, proc: Proc) -> list[Listener]:
             continue  # no IPv6 here
         for line in lines:
             fields = line.split()
-            if len(fields) < 10 or fields[3] != TCP_LISTEN:
+            if len(fields) < 10 or fields[3] != f"{state:02X}":
                 continue
             address, _, number = fields[1].rpartition(":")
             if int(number, 16) == port:
@@ -120,14 +136,17 @@ def unix_listeners(path: str) -> list[Listener]:
     Not from ``/proc/net/unix``: it prints paths raw, so that anybody can forge a line of it with a newline in a path.
     Raises BlindError where the kernel does not answer.
     """
-    request = struct.pack("=BBxxIIIII", socket.AF_UNIX, 0, 1 << TCP_LISTEN_STATE, 0, UDIAG_SHOW_NAME, NO_COOKIE, NO_COOKIE)
     try:
-        answers = list(_dump(request))
+        found = _unix(path, TCP_LISTEN)
     except OSError as error:
         raise BlindError(f"cannot find out who listens on {path}: {error.strerror}") from error
-    return [
-        Listener(path, struct.unpack_from("=I", body, 4)[0], None) for body in answers if _unix_name(body) == os.fsencode(path)
-    ]
+    return [Listener(path, struct.unpack_from("=I", body, 4)[0], None) for body in found]
+
+
+def _unix(path: str, state: int) -> list[bytes]:
+    """Sockets that bear that path; one that was accepted bears its listener's. Raises OSError."""
+    request = struct.pack("=BBxxIIIII", socket.AF_UNIX, 0, 1 << state, 0, UDIAG_SHOW_NAME, NO_COOKIE, NO_COOKIE)
+    return [body for body in _dump(request) if _unix_name(body) == os.fsencode(path)]
 
 
 def _unix_name(body: bytes) -> bytes:

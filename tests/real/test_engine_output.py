@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpu_lifecycle.rules.output import Line
+from gpu_lifecycle.rules.secrets import Secrets
 from gpu_lifecycle.system.output import JournalSink, Left, Output
 
 FIELDS = {"SYSLOG_IDENTIFIER": "kimi", "GPU_LIFECYCLE_UNIT": "kimi.service"}
@@ -175,6 +176,43 @@ def test_the_first_telling_line_and_not_its_echo(journald: socket.socket) -> Non
     run(output, f"import os; os.write(2, b'{said}')", 10)
     assert output.telling() == "torch.OutOfMemoryError: CUDA out of memory."
     output.close()
+
+
+def test_keys_are_not_passed_on_however_a_line_is_cut(journald: socket.socket) -> None:
+    """Neither to the journal, nor into what is kept, nor as the reason of a failure."""
+    output = Output(JournalSink({}, journald.getsockname()), secrets=Secrets(["s3cret"]))
+    parts = [b"a s3c", b"ret b\n", b"api_key='unknown'\n", b"ValueError: bad s3cret\n", b"s3cr"]
+    run(output, f"import os, time\nfor part in {parts}: os.write(1, part); time.sleep(0.05)", 10)
+    output.close()
+    shown = [b"a *** b", b"api_key=***", b"ValueError: bad ***", b"s3cr"]
+    assert [entry["MESSAGE"] for entry in entries(journald)] == shown
+    assert output.tail() == [line.decode() for line in shown]
+    assert output.telling() == "ValueError: bad ***"
+
+
+def test_a_key_that_a_reload_cuts_in_two(journald: socket.socket) -> None:
+    first = Output(JournalSink({}, journald.getsockname()), secrets=Secrets(["s3cret"]))
+    ends = first.open()
+    os.write(ends[0], b"key: s3c")
+    first.drain()
+    first.rest()
+    left = first.leave()
+    assert first.journal
+    first.journal.socket.close()
+    second = Output(JournalSink({}, journald.getsockname()), secrets=Secrets(["s3cret"]))
+    second.adopt(left)
+    os.write(ends[0], b"ret.\n")
+    for end in ends:
+        os.close(end)
+    second.close()
+    assert [entry["MESSAGE"] for entry in entries(journald)] == [b"key: ***."]
+
+
+def test_in_the_foreground_keys_are_not_passed_on_either(capfd: pytest.CaptureFixture[str]) -> None:
+    output = Output(None, secrets=Secrets(["s3cret"]))
+    run(output, "import os, time; os.write(1, b'\\r1% s3'); time.sleep(0.1); os.write(1, b'cret\\r2%\\nhalf s3c')", 10)
+    output.close()
+    assert capfd.readouterr().out == "\r1% ***\r2%\nhalf s3c"
 
 
 def test_in_the_foreground_the_bytes_go_on_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:

@@ -96,6 +96,22 @@ def test_stacks_come_from_the_tool_beside_the_engine(evidence: Evidence, tmp_pat
     assert "forward (model.py:1)" in (folder / "stacks.txt").read_text()
 
 
+def test_no_key_is_kept(evidence: Evidence, tmp_path: Path) -> None:
+    """py-spy heads its stacks with the command line; an answer of the engine may repeat what it was asked with."""
+    evidence.secrets.add("s3cret")
+    tool = tmp_path / "py-spy"
+    tool.write_text("#!/bin/sh\necho 'Process 7: engine --api-key hunter2 --port 1'; echo 'it is s3cret'\n")
+    tool.chmod(0o755)
+    rows = [{"probe": "token", "text": "status 401: s3cret"}]
+    identity = Proc().identity(os.getpid())
+    assert identity
+    folder = keep(evidence, Scene("s3cret", {os.getpid(): identity}, None, rows, ("x s3cret",), str(tmp_path / "python")))
+    texts = {path.name: path.read_text() for path in folder.iterdir()}
+    assert sorted(texts) == ["incident.json", "output.txt", "stacks.txt"]
+    assert not [name for name, text in texts.items() if "s3cret" in text or "hunter2" in text or "***" not in text]
+    assert "engine --api-key *** --port 1\nit is ***" in texts["stacks.txt"]
+
+
 def test_a_tool_that_hangs_takes_its_time_and_no_more(evidence: Evidence, tmp_path: Path) -> None:
     tool = tmp_path / "py-spy"
     tool.write_text("#!/bin/sh\nexec sleep 60\n")

@@ -15,7 +15,7 @@ import pytest
 
 from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError, NotPermittedError
 from gpu_lifecycle.rules.text import printable
-from gpu_lifecycle.system.files import LIMIT, read_config_text, read_state, write_state
+from gpu_lifecycle.system.files import LIMIT, read_config_text, read_keys, read_state, write_state
 
 ROOT = os.geteuid() == 0
 
@@ -24,6 +24,37 @@ def test_a_config_is_read_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "real.toml").write_text("größe = 1\n", encoding="utf-8")
     (tmp_path / "kimi.toml").symlink_to("real.toml")
     assert read_config_text(str(tmp_path / "kimi.toml")) == "größe = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "keys", "why"),
+    [
+        (b"s3cret", ["s3cret"], ""),
+        (b"s3cret\r\n", ["s3cret"], ""),
+        (b"\n s3cret \nother\n\n", ["s3cret", "other"], ""),
+        (b"x" * 4096, ["x" * 4096], ""),
+        (b"", [], "it holds no key: a line of"),
+        (b"\n \n", [], "it holds no key: a line of"),
+        (b"two s3crets", [], "it holds no key: a line of"),
+        (b"s3cret\0", [], "it holds no key: a line of"),
+        (b"x" * 4097, [], "it holds no key: a line of"),
+        (b"s3cr\xe9t", [], "it holds no key: it is not ASCII"),
+        (b"x" * (LIMIT + 1), [], "it is larger than 1 MiB"),
+    ],
+)
+def test_keys(tmp_path: Path, content: bytes, keys: list[str], why: str) -> None:
+    (tmp_path / "key").write_bytes(content)
+    found, said = read_keys(str(tmp_path / "key"))
+    assert (found, said.startswith(why), bool(said)) == (keys, True, bool(why))
+    assert "cr" not in said, "nothing of the content"
+
+
+def test_a_key_file_that_is_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert read_keys(str(tmp_path / "fifo")) == ([], "it is not a regular file")
+    assert read_keys(str(tmp_path)) == ([], "it is a directory")
+    assert read_keys(str(tmp_path / "none")) == ([], "No such file or directory")
+    assert read_keys("/proc/self/mem")[0] == []
 
 
 def test_a_config_of_exactly_the_limit_is_read(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from gpu_lifecycle.facts import Gpu, Identity, Layout, UnitName
 from gpu_lifecycle.jobs.drain import DrainWatch
+from gpu_lifecycle.jobs.keys import EngineKey
 from gpu_lifecycle.jobs.loads import Loads, load_fields
 from gpu_lifecycle.rules.config import Config, from_sections
 from gpu_lifecycle.rules.life import InFlight, Life, Limits
@@ -254,7 +255,8 @@ def watch(handler: Handler | None, *, ours: bool = True, seconds: float = 0.3, e
         port = server.sockets[0].getsockname()[1]
         if handler is None:
             server.close()
-        drain = DrainWatch(config("--port", str(port), "--enable-metrics", engine=engine), lambda: ours, seen.append)
+        asked = config("--port", str(port), "--enable-metrics", engine=engine)
+        drain = DrainWatch(asked, EngineKey(asked.server, {}), lambda _: ours, seen.append)
         drain.begin()
         drain.begin()
         await asyncio.sleep(seconds)

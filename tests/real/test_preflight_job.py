@@ -45,6 +45,16 @@ def test_200_shards_take_no_time(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 2
 
 
+def test_an_engine_without_counters_is_told_of() -> None:
+    def said(engine: str, *words: str) -> list[tuple[str, str]]:
+        server = Server(("/bin/x", *words), engine, url="http://127.0.0.1:1", model="m")
+        return [(item.level, item.hint) for item in preflight(Config(server), "x", {}) if item.code == "unseen-work"]
+
+    assert said("llama.cpp") == [("info", "add --metrics to server.command")]
+    assert said("ollama") == said("tensorrt-llm") == [("info", "")]
+    assert said("llama.cpp", "--metrics") == said("vllm") == said("sglang") == said("triton") == said("custom") == []
+
+
 def test_names_and_containers_are_not_looked_into() -> None:
     assert codes(config("--model-path", "moonshotai/Kimi-K2.5")) == [("info", "model-by-name")]
     made = Config(Server(("/usr/bin/docker", "run", "image", "--model-path", "/models/none")))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -12,11 +14,11 @@ from typing import TypeVar
 import pytest
 
 from gpu_lifecycle.rules.endpoints import Endpoint
+from gpu_lifecycle.rules.engines import Request
 from gpu_lifecycle.rules.metrics import Answer, Scrape
 from gpu_lifecycle.rules.readiness import Health
 from gpu_lifecycle.system.probe import BODY_LIMIT, PAGE_LIMIT, HealthProbe
 
-T = TypeVar("T")
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -62,14 +64,17 @@ async def dripping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         await asyncio.sleep(0.02)
 
 
+T = TypeVar("T")
+
+
 async def asked(handler: Handler, *, host: str = "127.0.0.1", uds: str = "", deadline: float = 10) -> Health:
-    """Serves with ``handler``, and asks once."""
     return await served(handler, lambda probe: probe.get("/health", deadline), host, uds)
 
 
 async def served(
     handler: Handler, question: Callable[[HealthProbe], Awaitable[T]], host: str = "127.0.0.1", uds: str = ""
 ) -> T:
+    """Serves with ``handler``, and asks once."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -88,6 +93,87 @@ async def served(
             return await question(probe)
     finally:
         await probe.close()
+
+
+PAGE = b'# HELP x\nsglang:num_queue_reqs{a="b"} 3\nsglang:num_queue_reqs{a="c"} 4\n'
+
+
+@pytest.mark.parametrize(
+    ("handler", "answer_", "text"),
+    [
+        (answer("200 OK", PAGE), Answer.READ, ""),
+        (answer("200 OK", PAGE + b"#" * (PAGE_LIMIT - len(PAGE))), Answer.READ, ""),
+        (answer("200 OK", PAGE + b"#" * PAGE_LIMIT), Answer.FAILED, "an answer of more than"),
+        (answer("200 OK", b"<html>"), Answer.FAILED, "holds no metrics"),
+        (answer("200 OK", b"\xff\x00"), Answer.FAILED, "holds no metrics"),
+        (answer("302 Found\r\nLocation: http://127.0.0.1:1/", PAGE), Answer.FAILED, "status 302"),
+        (answer("404 Not Found", PAGE), Answer.FAILED, "status 404"),
+        (silent, Answer.FAILED, "no answer within"),
+    ],
+)  # fmt: skip
+def test_a_metrics_page(handler: Handler, answer_: Answer, text: str) -> None:
+    seen = asyncio.run(served(handler, lambda probe: probe.scrape("/metrics", {"sglang:num_queue_reqs"}, "", 3)))
+    assert (seen.answer, dict(seen.sums)) == (answer_, {"sglang:num_queue_reqs": 7} if answer_ is Answer.READ else {})
+    assert text in seen.text
+
+
+@pytest.mark.parametrize(
+    ("handler", "code", "text", "silent"),
+    [
+        (answer("200 OK", b'{"text": "x"}'), 200, "one token generated", False),
+        (answer("200 OK", b'{"text": ""}'), 200, "one token generated", False),
+        (answer("200 OK", b"{}"), None, "the answer is b'{}'", False),
+        (answer("200 OK", b'{"text": null}'), None, "the answer is", False),
+        (answer("200 OK", b'{"text": []}'), None, "the answer is", False),
+        (answer("200 OK", b'{"object": "error", "message": "wrong"}'), None, "wrong", False),
+        (answer("200 OK", b'{"said": "Bearer k3yk3y"}'), None, "Bearer ***", False),
+        (answer("200 OK", b"[" * 50_000), None, "not JSON", False),
+        (answer("200 OK", b'["x"]'), None, "the answer is", False),
+        (answer("200 OK", b'{"error": "dead"}'), None, "dead", False),
+        (answer("200 OK", b"x" * (BODY_LIMIT + 1)), None, "more than", False),
+        (answer("307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/"), 307, "status 307", False),
+        (silent, None, "no answer within", True),
+    ],
+)
+@pytest.mark.parametrize("key", ["", "k3yk3y"])
+def test_a_token(handler: Handler, code: int | None, text: str, silent: bool, key: str) -> None:
+    request = Request("POST", "/generate", {"a": 1}, "text")
+    seen = asyncio.run(served(handler, lambda probe: probe.generate(request, key, 2)))
+    assert (seen.code, seen.silent) == (code, silent), seen
+    assert (text if key else text.replace("***", "k3yk3y")) in seen.text
+
+
+@pytest.mark.parametrize("key", ["key\r\nX: y", "k\u00e9y", "a b"])
+def test_a_key_that_no_header_can_bear_is_neither_sent_nor_shown(key: str) -> None:
+    heads: list[bytes] = []
+
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+
+    seen = asyncio.run(served(note, lambda probe: probe.generate(Request("POST", "/generate", {}), key, 2)))
+    assert (seen.code, seen.text) == (401, "status 401")
+    assert b"uthorization" not in heads[0]
+
+
+def test_no_room_for_a_connection_says_nothing_of_the_server() -> None:
+    """A busy machine has no port, or this process no descriptor, left."""
+
+    async def run() -> Health:
+        probe = HealthProbe(Endpoint("127.0.0.1", 1))
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert (await probe.get("/", 5)).text == "connection refused"  # and all is imported
+        os.close(lowest := os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+        try:
+            return await probe.get("/", 5)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            await probe.close()
+
+    seen = asyncio.run(run())
+    assert (seen.code, seen.text, seen.silent) == (None, "no connection can be made: Too many open files", True)
 
 
 def ask(handler: Handler, **how: object) -> Health:
@@ -139,11 +225,22 @@ def test_refused() -> None:
         finally:
             await probe.close()
 
+    async def scraped(endpoint: Endpoint) -> Scrape:
+        probe = HealthProbe(endpoint)
+        try:
+            return await probe.scrape("/metrics", (), "", 5)
+        finally:
+            await probe.close()
+
     with socket.socket() as bound:  # keeps the port ours, and does not listen
         bound.bind(("127.0.0.1", 0))
-        for endpoint in (Endpoint("127.0.0.1", bound.getsockname()[1]), Endpoint("localhost", 0, uds="/nowhere")):
+        for endpoint, text in (
+            (Endpoint("127.0.0.1", bound.getsockname()[1]), "connection refused"),
+            (Endpoint("localhost", 0, uds="/nowhere"), "cannot connect: No such file or directory"),
+        ):
             health = asyncio.run(knock(endpoint))
-            assert (health.code, health.text) == (None, "connection refused")
+            assert (health.code, health.text, health.silent) == (None, text, False)
+            assert asyncio.run(scraped(endpoint)).answer is Answer.REFUSED
 
 
 def test_no_proxy_stands_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,38 +301,3 @@ def test_cancelling_is_not_swallowed() -> None:
             await task
 
     asyncio.run(run())
-
-
-PAGE = b'# HELP x\nsglang:num_queue_reqs{a="b"} 3\nsglang:num_queue_reqs{a="c"} 4\n'
-
-
-@pytest.mark.parametrize(
-    ("handler", "answer_", "text"),
-    [
-        (answer("200 OK", PAGE), Answer.READ, ""),
-        (answer("200 OK", PAGE + b"#" * (PAGE_LIMIT - len(PAGE))), Answer.READ, ""),
-        (answer("200 OK", PAGE + b"#" * PAGE_LIMIT), Answer.FAILED, "an answer of more than"),
-        (answer("200 OK", b"<html>"), Answer.FAILED, "holds no metrics"),
-        (answer("200 OK", b"\xff\x00"), Answer.FAILED, "holds no metrics"),
-        (answer("302 Found\r\nLocation: http://127.0.0.1:1/", PAGE), Answer.FAILED, "status 302"),
-        (answer("404 Not Found", PAGE), Answer.FAILED, "status 404"),
-        (silent, Answer.FAILED, "no answer within"),
-    ],
-)  # fmt: skip
-def test_a_metrics_page(handler: Handler, answer_: Answer, text: str) -> None:
-    seen = asyncio.run(served(handler, lambda probe: probe.scrape("/metrics", {"sglang:num_queue_reqs"}, "", 3)))
-    assert (seen.answer, dict(seen.sums)) == (answer_, {"sglang:num_queue_reqs": 7} if answer_ is Answer.READ else {})
-    assert text in seen.text
-
-
-def test_a_refused_metrics_page_is_told_from_a_failed_one() -> None:
-    async def knock(port: int) -> Scrape:
-        probe = HealthProbe(Endpoint("127.0.0.1", port))
-        try:
-            return await probe.scrape("/metrics", (), "", 5)
-        finally:
-            await probe.close()
-
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        assert asyncio.run(knock(bound.getsockname()[1])).answer is Answer.REFUSED

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from gpu_lifecycle.rules.endpoints import Endpoint
 from gpu_lifecycle.system.procfs import Proc
 from gpu_lifecycle.system.sockets import (
     Listener,
     addresses,
     answers_for,
+    connections,
     decode_address,
     describe_owner,
     owner_of,
@@ -88,6 +90,26 @@ def test_two_on_one_port() -> None:
         port = one.getsockname()[1]
         with socket.create_server(("127.0.0.2", port)), socket.create_server(("::1", port), family=socket.AF_INET6):
             assert sorted(listener.address for listener in tcp_listeners(port, PROC)) == ["127.0.0.1", "127.0.0.2", "::1"]
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1", "::1", "unix"])
+def test_connections(bind: str, tmp_path: Path) -> None:
+    """Those that were taken and those that wait for it, by whoever they are; of TCP not those that the client has closed."""
+    path = str(tmp_path / "engine sock")
+    families = {"unix": socket.AF_UNIX, "::1": socket.AF_INET6, "127.0.0.1": socket.AF_INET}
+    with socket.socket(families[bind]) as server, socket.socket(families[bind]) as one, socket.socket(families[bind]) as other:
+        server.bind(path if bind == "unix" else (bind, 0))
+        server.listen()
+        port = 0 if bind == "unix" else server.getsockname()[1]
+        endpoint = Endpoint("localhost" if bind == "unix" else bind, port, uds=path if bind == "unix" else "")
+        assert connections(endpoint, PROC) == 0
+        one.connect(server.getsockname())
+        with server.accept()[0]:
+            assert connections(endpoint, PROC) == 1
+            other.connect(server.getsockname())
+            assert connections(endpoint, PROC) == (1 if bind == "unix" else 2)  # a Unix socket bears no path until it is taken
+            one.close()
+            assert connections(endpoint, PROC) == 1  # of TCP the other; on a Unix socket it takes the server to see that
 
 
 def test_a_unix_listener(tmp_path: Path) -> None:

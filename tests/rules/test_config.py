@@ -274,6 +274,47 @@ def test_the_first_problem_of_the_file_is_named_and_the_rest_counted() -> None:
     assert error.hint.endswith("; and 2 more in this file")
 
 
+def test_where_the_key_is() -> None:
+    """A path as it is; a name in the folder of this unit's credentials, which only systemd can say."""
+    unit = {"CREDENTIALS_DIRECTORY": "/run/credentials/kimi.service"}
+
+    def file(text: str, own: dict[str, str]) -> str | None:
+        return parse(SERVER + text).server.key_file(own)
+
+    assert file("", unit) is None
+    assert file('api_key_file = "/etc/kimi.key"', {}) == "/etc/kimi.key"
+    assert file('api_key_file = "engine-key"', unit) == "/run/credentials/kimi.service/engine-key"
+    assert file('api_key_file = "engine-key"', {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "environment", "own", "key", "file"),
+    [
+        ("sglang", '"--api-key", "k1", "--admin-api-key", "k2"', "", {}, "k1", None),
+        ("vllm", '"--api-key", "k1", "k2"', 'VLLM_API_KEY = "k3"', {}, "k1", None),
+        ("vllm", '"--port", "1"', 'VLLM_API_KEY = "k3"', {"VLLM_API_KEY": "k4"}, "k3", None),
+        ("vllm", '"--port", "1"', "", {"VLLM_API_KEY": "k4,k5"}, "k4,k5", None),
+        ("llama.cpp", '"--api-key", "k1,k2"', "", {}, "k1", None),
+        ("llama.cpp", '"--api-key-file", "keys"', "", {"CREDENTIALS_DIRECTORY": "/run/c"}, "", "keys"),
+        ("tgi", '"--port", "1"', "", {"API_KEY": "k1"}, "k1", None),
+        ("ollama", '"serve"', "", {"OLLAMA_API_KEY": "k1"}, "", None),
+    ],
+)
+def test_the_key_as_command_and_environment_say_it(
+    engine: str, words: str, environment: str, own: dict[str, str], key: str, file: str | None
+) -> None:
+    text = f'[server]\nengine = "{engine}"\ncommand = ["/bin/x", {words}]\n[server.environment]\n{environment}\n'
+    server = parse(text).server
+    assert (server.given_key(own), server.key_file(own)) == (key, file)
+
+
+@pytest.mark.parametrize("value", ['""', '"hunter2/x"', '"hunter2 "', '"."', '".."', "7", '["hunter2"]', '"hunter2+=="'])
+def test_what_is_no_key_file_is_not_shown_for_it_may_be_the_key(value: str) -> None:
+    error = refused(f"{SERVER}api_key_file = {value}")
+    assert (error.key, "hunter2" in str(error)) == ("server.api_key_file", False)
+    assert "LoadCredential=" in error.hint
+
+
 def test_what_may_be_secret_is_never_shown() -> None:
     for text in (
         '[server]\ncommand = "/x --api-key hunter2"',

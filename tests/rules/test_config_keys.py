@@ -28,6 +28,7 @@ SPELLED = {
     Kind.SIZE: ('"1GiB"', '"1s"'),
     Kind.SIZE_OR_SHARE: ('"20%"', '"101%"'),
     Kind.SIZE_OR_AUTO: ('"1GiB"', "1"),
+    Kind.PLACE: ('"/etc/key"', '"etc/key"'),
     Kind.TEXTS: ('["a"]', "[1]"),
     Kind.COMMAND: ('["/bin/y"]', '["y"]'),
     Kind.VARIABLES: ('{ A = "1" }', "{ A = 1 }"),

@@ -32,7 +32,8 @@ from gpu_lifecycle.rules.lifecycle import (
     Tick,
     step,
 )
-from gpu_lifecycle.rules.readiness import Health, Look, Needs, Socket, unmet
+from gpu_lifecycle.rules.metrics import Answer, Counters, Scrape
+from gpu_lifecycle.rules.readiness import Health, Look, Needs, Signs, Socket, unmet
 
 GIB = 2**30
 LIMITS = Limits(
@@ -156,15 +157,22 @@ DRAINING = live((1200, STOP, f"STOPPING=1 {DRAIN_US} S T:stop-requested M"), lif
         pytest.param(READY, [(1105, GOOD, "WATCHDOG=1")], "ready", "ready:", id="healthy"),
         pytest.param(
             READY,
-            [(1105, SICK, "S T:suspect"), (1110, SICK, "S T:suspect"), (1115, GOOD, "WATCHDOG=1 S T:healthy-again"),
-             (1120, SICK, "S T:suspect"), (1125, SICK, "S T:suspect")],
+            [(1105, SICK, "S T:suspect"), (1110, SICK, "S T:suspect"), (1115, GOOD, "WATCHDOG=1"),
+             (1120, GOOD, "WATCHDOG=1"), (1125, GOOD, "WATCHDOG=1 S T:healthy-again"),
+             (1130, SICK, "S T:suspect"), (1135, SICK, "S T:suspect")],
             "suspect", "suspect: check 2 of 3 failed: the health endpoint says: status 503",
             id="strikes start anew after recovery",
         ),
         pytest.param(
             READY,
             [(1105, SICK, "S T:suspect"), (1110, seen(0.5), "S T:suspect"), (1115, SICK, "S T:engine-failed G M")],
-            "stopping", "failed: 3 checks in a row failed: the health endpoint says: status 503", id="struck out",
+            "stopping", "failed: 3 checks failed without a recovery: the health endpoint says: status 503", id="struck out",
+        ),
+        pytest.param(
+            READY,
+            [(1105, SICK, "S T:suspect"), (1110, GOOD, "WATCHDOG=1"), (1115, SICK, "S T:suspect"), (1120, GOOD, "WATCHDOG=1"),
+             (1125, SICK, "S T:engine-failed G M")],
+            "stopping", "failed: 3 checks failed without a recovery", id="every other look is no recovery",
         ),
         pytest.param(
             READY, [(1105, seen(gone=1), "S T:engine-failed G M")], "stopping", "failed: lost 1 of 2 workers (pid 11)",
@@ -177,10 +185,11 @@ DRAINING = live((1200, STOP, f"STOPPING=1 {DRAIN_US} S T:stop-requested M"), lif
             "ready", "ready:", id="NVML's silence is said once and strikes nobody",
         ),
         pytest.param(
-            READY, [(1125.1, SICK, ""), (1130, SICK, "S T:suspect"), (1200, GOOD, "WATCHDOG=1 S T:healthy-again")],
+            READY, [(1145.1, SICK, ""), (1150, SICK, "S T:suspect"), (1200, GOOD, "WATCHDOG=1"),
+                    (1205, GOOD, "WATCHDOG=1"), (1210, GOOD, "WATCHDOG=1 S T:healthy-again")],
             "ready", "healthy again", id="the first look after a gap proves nothing",
         ),
-        pytest.param(READY, [(1125, SICK, "S T:suspect")], "suspect", "check 1 of 3", id="a slow look is no gap"),
+        pytest.param(READY, [(1145, SICK, "S T:suspect")], "suspect", "check 1 of 3", id="a slow look is no gap"),
         pytest.param(
             None, [BEGIN, (1030, EngineExited(1), "S T:engine-failed G A"), (1031, Tick(2), ""), (1039.9, Tick(2), ""),
                    (1040, Tick(2), "S T:engine-killed K"), (1069.9, Tick(1), ""), (1070, Tick(1), "S T:stopped F:75")],
@@ -266,6 +275,32 @@ def test_a_requested_stop_is_no_failed_start() -> None:
         life=Life(LIMITS, budget=Budget(4, 4, ALIKE)),
     )  # fmt: skip
     assert (life.status, life.budget.failed) == (Exit.OK, 4)
+
+
+def working(done: int, health: Health = HEALTHY) -> Looked:
+    """A look that shows two requests in hand, and how far the core is."""
+    return Looked(replace(GOOD.look, health=health, signs=Signs(Scrape(Answer.READ), Counters({"done": done}, 2))))
+
+
+def test_progress_ends_a_suspicion_at_once() -> None:
+    """Steps of the core take longer than an interval, and the health endpoint fails all the while: it works."""
+    bad = SICK.look.health
+    looks: list[tuple[float, LifeEvent, str]] = [(1105.0, working(1, bad), "S T:suspect")]
+    for n in range(100):
+        at = 1110 + 10 * n
+        looks += [(at, working(2 + n, bad), "WATCHDOG=1 S T:healthy-again"), (at + 5, working(2 + n, bad), "S T:suspect")]
+    assert live(*looks, life=READY).strikes == 1
+
+
+@pytest.mark.parametrize(("pause", "grace", "ended"), [(12, 300, True), (44.9, 300, True), (45.1, 300, False), (26, 20, False)])
+def test_looks_that_an_answer_of_nvml_delays_are_no_gaps(pause: float, grace: float, ended: bool) -> None:
+    """A hang is found beside a slow NVML; a pause that is longer than its deadlines, or than a short grace, is our own."""
+    life = live(BEGIN, LOADED, life=Life(replace(LIMITS, busy_grace=grace)))
+    now = 1100.0
+    while not life.failure and now < 3000:
+        now += pause
+        life, _ = step(life, working(1), now)
+    assert bool(life.failure) is ended
 
 
 BEFORE = replace(LIMITS, before=20)

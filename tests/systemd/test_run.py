@@ -43,7 +43,7 @@ def test_health_that_stays_bad_restarts_and_a_short_dip_does_not(site: Site) -> 
     assert site.show("NRestarts") == "0"
     site.kill(engine, number="USR1")
     site.machine.wait(lambda: bool(site.events("engine-failed")), 20, "the verdict")
-    assert "checks in a row failed" in site.messages("engine-failed")
+    assert "checks failed without a recovery" in site.messages("engine-failed")
 
 
 @pytest.mark.parametrize(
@@ -108,59 +108,3 @@ def test_hostile_titles_break_nothing(site: Site) -> None:
     text = str(site.machine.run(["journalctl", "-b", "-u", "sglang-kimi", "-o", "cat", "--no-pager", *site.since]).stdout)
     assert "\x1b" not in "".join(line for line in text.splitlines() if "reaped" in line)
     assert all("\n" not in event["MESSAGE"] for event in site.events("holder-reaped"))
-
-
-WATCHED = '[watch]\ninterval = "500ms"\ntimeout = "1s"\nbusy_grace = "4s"\n[stop]\ndrain = "5s"\n'
-CLIENT = (
-    "import http.client, json, sys, time\n"
-    "until = time.monotonic() + float(sys.argv[1])\n"
-    "while time.monotonic() < until:\n"
-    "    line = http.client.HTTPConnection('127.0.0.1', 30000, timeout=60)\n"
-    "    body = {'input_ids': [1], 'sampling_params': {'max_new_tokens': int(sys.argv[2])}}\n"
-    "    line.request('POST', '/generate', json.dumps(body), {'Content-Type': 'application/json'})\n"
-    "    line.getresponse().read(); line.close()\n"
-)
-
-
-def ask(site: Site, seconds: float, tokens: int) -> None:
-    site.machine.write("/run/client.py", CLIENT)
-    site.machine.run(["sh", "-c", f"python3 -I /run/client.py {seconds} {tokens} >/dev/null 2>&1 & echo"])
-
-
-def test_work_in_hand_and_no_token_is_a_stall(site: Site) -> None:
-    """Field case F23: the scheduler hangs under load; its counters stand still, whatever the health endpoint says."""
-    site.configure("--enable-metrics", extra=WATCHED)
-    site.start()
-    ask(site, 30, 100_000)
-    site.machine.run(["sleep", "1"])
-    site.kill(*site.workers().values(), number="STOP")
-    site.machine.wait(lambda: bool(site.events("engine-failed")), 30, "the stall to be found")
-    assert "stalled: " in site.messages("engine-failed")
-    assert "no token for" in site.messages("engine-failed")
-    site.machine.wait(lambda: site.show("NRestarts") == "1" and site.state() == "active", 60, "one restart to end well")
-
-
-def test_slow_health_under_load_is_no_failure(site: Site) -> None:
-    """Field case F24: the endpoint takes longer than it may, while tokens flow."""
-    # Long enough for a machine that is busy itself: what is shown is that the counters excuse the endpoint.
-    patient = WATCHED.replace('"4s"', '"30s"').replace('"1s"', '"2s"').replace("[stop]", "failures = 6\n[stop]")
-    site.configure("--enable-metrics", extra=patient)
-    site.start()
-    ask(site, 8, 20)
-    site.kill(site.engine_main(), number="USR1")
-    site.machine.wait(lambda: "ready, busy: " in site.show("StatusText"), 10, "the work to be shown")
-    site.machine.run(["sleep", "4"])
-    assert site.state() == "active"
-    assert not site.events("engine-failed")
-    site.kill(site.engine_main(), number="USR2")
-    site.machine.wait(lambda: "answers again" in site.show("StatusText"), 10, "the end of it to be shown")
-    assert site.show("NRestarts") == "0"
-
-
-def test_idle_counters_may_stand_still(site: Site) -> None:
-    site.configure("--enable-metrics", extra=WATCHED)
-    site.start()
-    fed = int(site.show("WatchdogTimestampMonotonic"))
-    site.machine.run(["sleep", "7"])
-    assert (site.state(), site.show("NRestarts")) == ("active", "0")
-    assert int(site.show("WatchdogTimestampMonotonic")) > fed

@@ -41,6 +41,7 @@ _READ_BY: dict[str, dict[str, Any]] = {
     },
     "_command": _WORDS,
     "_environment": {"type": "object", "additionalProperties": {"type": "string"}},
+    "_key_file": {"type": "string", "pattern": "^(/.+|[A-Za-z0-9_.-]+)$"},
     "_url": {"type": "string", "pattern": "^(https?|unix)://?"},
     "_listen": {"type": "string", "pattern": r"^(127(\.[0-9]{1,3}){3}:[0-9]{1,5}|\[::1\]:[0-9]{1,5}|unix:/.*[^/])$"},
     "_folder": {"type": "string", "pattern": "^/"},
