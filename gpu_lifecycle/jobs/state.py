@@ -83,6 +83,7 @@ class StateFile:
 
     def write(self) -> str:
         """Writes the document as it is; returns "" or why it could not be written."""
+        self.document["schema"] = SCHEMA
         try:
             write_state(self.layout.state(self.unit), self.document)
         except LifecycleError as error:
@@ -120,7 +121,7 @@ class StateFile:
         if self.document.get("phase") != str(phase) or self.document.get("run") != self.run:
             self.document["since"] = now
         self.document.update(
-            schema=SCHEMA, unit=self.unit.service, run=self.run, phase=str(phase), text=text, updated=now, **fields
+            unit=self.unit.service, run=self.run, phase=str(phase), text=text, updated=now, **fields
         )
         return self.write()
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from gpu_lifecycle.rules.quantity import show_duration
 
-LAST = 1.0  # seconds for what was killed to be gone
+LAST = 0.2  # seconds for what was killed to be gone; the loop waits, so that no cancellation leaves half of it
 NOT_EXECUTED = {126: "it may not be executed", 127: "it is not there"}  # exit statuses of sh(1)
 
 
@@ -31,10 +31,8 @@ async def call_out(
     except OSError as error:
         return f"cannot be run: {error.strerror}"
     born(process.pid)
-    try:
-        in_time = await _end(process, limit)
-    finally:
-        status = process.poll()
+    in_time = await _end(process, limit)
+    status = process.poll()
     if not in_time:
         return f"took longer than {show_duration(limit)} (notify.limit), and was killed"
     if status in NOT_EXECUTED:
@@ -67,9 +65,10 @@ async def _end(process: subprocess.Popen[bytes], limit: float) -> bool:
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # not reaped yet: the number cannot mean another group
-        await _within(done, LAST)  # one that cannot be interrupted is left to the end of the unit
         loop.remove_reader(pidfd)
         os.close(pidfd)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that cannot be interrupted is left to the end of the unit
+            process.wait(LAST)
 
 
 async def _within(done: asyncio.Event, seconds: float) -> bool:
