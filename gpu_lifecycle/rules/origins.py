@@ -63,8 +63,13 @@ def _plain(section: str, key: str, value: Any, line: int | None) -> Origin:
     source = Source.DEFAULT if line is None else Source.FILE
     if value is None:
         return Origin(section, key, None, "", source, KEYS[section][key].unset)
-    shown = _words(value) if key in ("command", "before") else value
+    shown = _words(value) if key in ("command", "before") else _place(value) if key == "api_key_file" else value
     return Origin(section, key, shown, written(section, key, shown), source, line=line, hidden=shown != value)
+
+
+def _place(value: str) -> str:
+    """A path may be shown. What is no path is a credential's name, or a key that somebody has pasted in its place."""
+    return value if value.startswith("/") else "***"
 
 
 def _words(command: tuple[str, ...]) -> tuple[str, ...]:

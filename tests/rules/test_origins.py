@@ -107,3 +107,9 @@ def test_said_of_the_environment_and_the_engine() -> None:
     text = '[server]\nengine = "ollama"\ncommand = ["/x"]\nenvironment = { OLLAMA_HOST = "h" }'
     assert said(found(text)["server.url"], FILE) == f"{FILE}:4, the environment (OLLAMA_HOST)"
     assert said(found('[server]\ncommand = ["/x"]')["server.url"], FILE) == "default of sglang"
+
+
+@pytest.mark.parametrize(("value", "shown"), [("/etc/key", "/etc/key"), ("engine-key", "***"), ("sk-0123456789", "***")])
+def test_a_key_that_was_pasted_in_the_place_of_its_file_is_not_shown(value: str, shown: str) -> None:
+    origin = found(f'{SGLANG}api_key_file = "{value}"')["server.api_key_file"]
+    assert (origin.value, origin.hidden, "sk-" in origin.text) == (shown, shown != value, False)
