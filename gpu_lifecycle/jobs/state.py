@@ -155,8 +155,8 @@ def hand_on(state: StateFile, journal: Journal) -> None:
 
 
 def note_holders(state: StateFile, judged: Sequence[Judged]) -> None:
-    """How many processes held a GPU in the sweep of a hook, by verdict."""
-    holders = [item.verdict for item in judged if item.gpus]
+    """How many processes held a GPU in the sweep of a hook, by verdict; without the hook's own."""
+    holders = [item.verdict for item in judged if item.gpus and item.rule != "ourselves"]
     state.document["holders"] = {str(verdict): holders.count(verdict) for verdict in Verdict}
 
 

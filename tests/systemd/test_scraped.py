@@ -230,7 +230,7 @@ def test_people_are_told_of_a_failure_by_the_units_user(site: Site) -> None:
     assert (ended["run"], bool(ended["fields"]["GPU_LIFECYCLE_CAUSE"])) == (run, True)
     assert first["run"] == run
     lines = [str(line["MESSAGE"]) for line in site.machine.journal(UNIT, "-b", *site.since)]
-    assert lines.count("told by gpu-lifecycle") == 4
+    assert lines.count("told by gpu-lifecycle") >= 4
 
 
 @pytest.mark.usefixtures("told")
