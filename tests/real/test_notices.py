@@ -304,3 +304,22 @@ def test_what_is_off_is_not_even_imported(tmp_path: Path) -> None:
 def no_journal_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JOURNAL_STREAM", raising=False)
     monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere")  # which the command must not get
+
+
+def test_the_state_file_keeps_so_many_and_drops_junk(tmp_path: Path) -> None:
+    layout = Layout(str(tmp_path))
+    state = StateFile(layout, UNIT, "r1")
+    for number in range(30):
+        state.keep_untold([row_of(Event("suspect", str(number)), UNIT.service, "r1", 1.0)])
+    state.keep_untold([row_of(Event("engine-failed", "x"), UNIT.service, "r1", 1.0)])
+    for reason in ("host-oom", "host-oom", "unknown"):
+        state.count_end(reason)
+    assert state.write() == ""
+    again = StateFile.load(layout, UNIT)
+    assert again.document["ends"] == {"host-oom": 2, "unknown": 1}
+    rows = again.take_untold()
+    assert [row["MESSAGE"] for row in rows] == [*map(str, range(11, 30)), "x"]
+    assert again.take_untold() == []
+    state.document |= {"untold": [{"MESSAGE": ["x"]}], "ends": {"host-oom": {}}, "holders": "many"}
+    state.write()
+    assert not {"untold", "ends", "holders"} & StateFile.load(layout, UNIT).document.keys()
