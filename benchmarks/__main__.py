@@ -24,7 +24,7 @@ from rich.console import Console
 
 from tests.machine import Machine
 
-from . import hook, plot, run, scan, snapshot, sweep
+from . import check, hook, plot, run, scan, snapshot, sweep
 from .bench import Bench, CannotMeasureError
 from .rows import Row, print_table
 
@@ -39,6 +39,7 @@ def measure(machine: Machine) -> Iterator[Row]:
     yield from hook.rows(bench)
     yield from sweep.rows(bench)
     bench.disperse_crowd()
+    yield from check.rows(bench)
     yield from scan.rows(bench)
     yield from snapshot.rows(bench)
     yield from run.rows(bench)

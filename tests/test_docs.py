@@ -8,8 +8,10 @@ import pytest
 
 from gpu_lifecycle.rules.cause_texts import TEXTS
 from gpu_lifecycle.rules.events import EVENTS, catalog
-from gpu_lifecycle.rules.preflight import CODES
+from gpu_lifecycle.rules.host import CODES as HOST
+from gpu_lifecycle.rules.preflight import CODES as PREFLIGHT
 from gpu_lifecycle.rules.signatures import SIGNATURES
+from gpu_lifecycle.rules.units import CODES as UNITS
 from gpu_lifecycle.rules.verdict import RULES
 from tools.pages import FOLDERS, pages
 
@@ -36,15 +38,25 @@ one kind: `journalctl GPU_LIFECYCLE_EVENT=holder-reaped`; with explanations: `jo
 | --- | --- | --- | --- |
 """
 
-CHECKS_PAGE = """# Findings about command line and model files
+CHECKS_PAGE = """# Findings
 
-`gpu-lifecycle check UNIT` shows them all; every start looks for the same, before the engine. An error refuses it with 78;
-a warning is told in the journal (`start-doubtful`) and the start goes on. This page is made from
-`gpu_lifecycle/rules/preflight.py` by `make docs`.
-
-| code | what it says |
-| --- | --- |
+`gpu-lifecycle check UNIT` shows them all and changes nothing. This page is made from `preflight.py`, `host.py` and `units.py`
+of `gpu_lifecycle/rules/` by `make docs`.
 """
+CHECKS_PARTS = {
+    """Command line and model files
+
+Every start looks for the same, before the engine. An error refuses it with 78; a warning is told in the journal
+(`start-doubtful`) and the start goes on.""": PREFLIGHT,
+    """The machine
+
+Every start looks from inside the unit at shared memory, limits, memory, huge pages, file systems and nodes, and tells what
+it finds (`start-doubtful`); the rest is for `check` alone. Nearly all are warnings: what an engine needs, nobody knows before
+it runs.""": HOST,
+    """The unit
+
+For `check` alone. What systemd has loaded counts; file and line are those of the drop-in that says it.""": UNITS,
+}
 
 
 CAUSES_PAGE = """# Why a run has ended
@@ -77,8 +89,12 @@ def events() -> str:
 
 
 def checks() -> str:
-    rows = [f"| `{code}` | {text} |" for code, text in CODES.items()]
-    return CHECKS_PAGE + "\n".join(rows) + "\n"
+    head = "\n\n| code | what it says |\n| --- | --- |\n"
+    parts = [
+        f"\n## {title}{head}" + "".join(f"| `{code}` | {text} |\n" for code, text in codes.items())
+        for title, codes in CHECKS_PARTS.items()
+    ]
+    return CHECKS_PAGE + "".join(parts)
 
 
 def causes() -> str:

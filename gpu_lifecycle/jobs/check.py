@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError
+from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError
 from gpu_lifecycle.facts import Finding, GpuView, Layout, Level, UnitName, Verdict
 from gpu_lifecycle.jobs.fitness import examine
-from gpu_lifecycle.jobs.inspect import print_json, scene_for
+from gpu_lifecycle.jobs.host import Around, check_host
+from gpu_lifecycle.jobs.inspect import managed_units, print_json, scene_for
 from gpu_lifecycle.jobs.observe import Observation, Observer
 from gpu_lifecycle.jobs.preflight import preflight
 from gpu_lifecycle.jobs.settings import load_config
+from gpu_lifecycle.jobs.units import Loaded, ask_systemd, check_neighbours, check_unit
 from gpu_lifecycle.rules.claims import claimed
 from gpu_lifecycle.rules.nodes import cure, lacking, missing
 from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.rules.report import advice, describe
+from gpu_lifecycle.rules.sandbox import environment
 from gpu_lifecycle.rules.unexplained import Place, amount, explain
 from gpu_lifecycle.rules.verdict import Scene
 from gpu_lifecycle.rules.visible import variables
-from gpu_lifecycle.system.devices import inner_namespace, open_handles, what_is
+from gpu_lifecycle.system.as_user import account
+from gpu_lifecycle.system.devices import find_devices, inner_namespace, open_handles, what_is
 from gpu_lifecycle.system.gpu import GpuProbe
+from gpu_lifecycle.system.procfs import Proc
 from gpu_lifecycle.system.sockets import Listener, describe_owner, listeners_at, owner_of
 
 if TYPE_CHECKING:
@@ -67,7 +73,13 @@ Found = Iterator[tuple[Finding, Exit]]
 
 
 def _findings(unit: UnitName, layout: Layout) -> Found:
-    yield from _systemd(unit)
+    with GpuProbe() as probe:
+        probe.begin()  # it starts up while all else is read
+        yield from _all(unit, layout, probe)
+
+
+def _all(unit: UnitName, layout: Layout, probe: GpuProbe) -> Found:
+    loaded = yield from _systemd(unit)
     try:
         config = load_config(layout, unit)
     except LifecycleError as error:
@@ -78,33 +90,77 @@ def _findings(unit: UnitName, layout: Layout) -> Found:
     yield from _command(config, layout.config(unit))
     yield from _shared_memory(unit, config, layout.config(unit))
     yield from _key(config, layout.config(unit))
-    for finding in preflight(config, unit.service, os.environ):
-        yield finding, Exit.CONFIG
-    yield from _gpus(unit, config, layout)
+    view = probe.view(NVML_SECONDS)
+    yield from _set_up(unit, config, layout, loaded, view)
+    yield from _gpus(unit, config, layout, probe, view)
 
 
-def _systemd(unit: UnitName) -> Found:
-    from gpu_lifecycle.system.bus import Bus
-
+def _set_up(unit: UnitName, config: Config, layout: Layout, loaded: Loaded, view: GpuView) -> Found:
+    """Models, machine and neighbours: all that does not depend on who holds the GPUs now."""
     try:
-        with Bus() as bus:
-            state = bus.unit_state(unit.service)
-    except (BlindError, LifecycleError) as error:
+        gpus = claimed(view, config.gpus.claim, config.gpus.count)
+    except LifecycleError:
+        gpus = ()  # _gpus says why
+    env = _environment(loaded, config)
+    sizes = [gpu.total for gpu in gpus if gpu.total]
+    for finding in preflight(config, unit.service, env, memory=min(sizes, default=None)):
+        level = Level.WARN if finding.code == "model-offline" and loaded.properties.get("EnvironmentFiles") else finding.level
+        yield replace(finding, level=level), Exit.CONFIG
+    minors = {gpu.minor for gpu in gpus} | {None}
+    around = Around(
+        unit,
+        config,
+        layout,
+        env,
+        loaded.properties,
+        nodes=[node.path for node in find_devices().nodes if node.minor in minors],
+        gpus=len(gpus) or config.gpus.count or 1,
+        removes_ipc=loaded.removes_ipc,
+        listeners=_listeners(config),
+    )
+    for finding in check_host(around):
+        yield finding, Exit.TEMPFAIL if finding.code == "port-taken" else Exit.CONFIG
+    if loaded.properties:
+        others = [other for other in managed_units(layout) if other != unit]
+        for finding in check_neighbours(unit, layout, loaded, view, [gpu.uuid for gpu in gpus], others):
+            yield finding, Exit.OK
+
+
+def _listeners(config: Config) -> list[Listener]:
+    """Those whom ``_ports`` judges; where they cannot be found out, it says so."""
+    try:
+        return listeners_at(config.server.endpoint(), Proc())
+    except LifecycleError:
+        return []
+
+
+def _environment(loaded: Loaded, config: Config) -> dict[str, str]:
+    """The engine's, as far as it can be told from here: what systemd gives the unit; without it, our own."""
+    if not loaded.properties:
+        return {**os.environ, **config.server.environment}
+    who = account(str(loaded.properties.get("User") or "root"))
+    return environment(loaded.properties, who.home if who else "") | config.server.environment
+
+
+def _systemd(unit: UnitName) -> Generator[tuple[Finding, Exit], None, Loaded]:
+    """What is wrong with the unit itself. Returns what systemd has loaded of it, nothing where it does not answer."""
+    try:
+        found = ask_systemd(unit)
+    except LifecycleError as error:
         yield Finding(Level.WARN, "no-systemd", error.message, error.hint), Exit.OK
-        return
-    if state.load == "not-found":
+        return Loaded()
+    load = found.properties.get("LoadState")
+    if load == "loaded":
+        for finding in check_unit(unit, found):
+            yield finding, Exit.CONFIG
+        return found
+    if load == "not-found":
         hint = f"gpu-lifecycle install {unit.name}"
         yield Finding(Level.ERROR, "not-installed", f"{unit.service} is not installed", hint), Exit.CONFIG
-    elif state.load != "loaded":
-        yield (
-            Finding(
-                Level.ERROR,
-                "unit-broken",
-                f"systemd says that {unit.service} is {state.load}",
-                f"systemctl status {unit.service}",
-            ),
-            Exit.CONFIG,
-        )
+    else:
+        text = f"systemd says that {unit.service} is {load}"
+        yield Finding(Level.ERROR, "unit-broken", text, f"systemctl status {unit.service}"), Exit.CONFIG
+    return Loaded()
 
 
 def _command(config: Config, file: str) -> Found:
@@ -143,27 +199,25 @@ def _key(config: Config, file: str) -> Found:
         yield Finding(Level.ERROR, "key-missing", text, hint, file, "server.api_key_file"), Exit.CONFIG
 
 
-def _gpus(unit: UnitName, config: Config, layout: Layout) -> Found:
-    with GpuProbe() as probe:
-        view = probe.view(NVML_SECONDS)
-        try:
-            gpus = claimed(view, config.gpus.claim, config.gpus.count)
-            variables(view, gpus, config.server, {})
-        except LifecycleError as error:
-            key = error.key if isinstance(error, ConfigError) else ""
-            yield Finding(Level.ERROR, "gpus", error.message, error.hint, key=key), error.status
-            return
-        yield Finding(Level.INFO, "gpus", f"{show_count(len(gpus), 'GPU')} found, driver {view.driver}"), Exit.OK
-        observer = Observer(probe)
-        wrong = {path: what_is(path) for path in observer.devices.wrong}
-        names = lacking(observer.devices.nodes, wrong, gpus)
-        for text in missing(observer.devices.nodes, wrong, gpus):
-            yield Finding(Level.ERROR, "node", text, cure(names, wrong)), Exit.UNAVAILABLE
-        for path, what in wrong.items():
-            hint = f"remove it and let the driver make it: {cure([path.rpartition('/')[2]], [path])}"
-            yield Finding(Level.WARN, "wrong-node", f"{path} is no node of the NVIDIA driver: {what}", hint), Exit.OK
-        yield from _fitness(probe, [gpu.board for gpu in gpus])
-        yield from _holders(scene_for(unit, config, layout), config, observer, [gpu.uuid for gpu in gpus], view)
+def _gpus(unit: UnitName, config: Config, layout: Layout, probe: GpuProbe, view: GpuView) -> Found:
+    try:
+        gpus = claimed(view, config.gpus.claim, config.gpus.count)
+        variables(view, gpus, config.server, {})
+    except LifecycleError as error:
+        key = error.key if isinstance(error, ConfigError) else ""
+        yield Finding(Level.ERROR, "gpus", error.message, error.hint, key=key), error.status
+        return
+    yield Finding(Level.INFO, "gpus", f"{show_count(len(gpus), 'GPU')} found, driver {view.driver}"), Exit.OK
+    observer = Observer(probe)
+    wrong = {path: what_is(path) for path in observer.devices.wrong}
+    names = lacking(observer.devices.nodes, wrong, gpus)
+    for text in missing(observer.devices.nodes, wrong, gpus):
+        yield Finding(Level.ERROR, "node", text, cure(names, wrong)), Exit.UNAVAILABLE
+    for path, what in wrong.items():
+        hint = f"remove it and let the driver make it: {cure([path.rpartition('/')[2]], [path])}"
+        yield Finding(Level.WARN, "wrong-node", f"{path} is no node of the NVIDIA driver: {what}", hint), Exit.OK
+    yield from _fitness(probe, [gpu.board for gpu in gpus])
+    yield from _holders(scene_for(unit, config, layout), config, observer, [gpu.uuid for gpu in gpus], view)
 
 
 def _fitness(probe: GpuProbe, claim: list[str]) -> Found:

@@ -129,7 +129,7 @@ def _begin(unit: UnitName, layout: Layout) -> _Work:
 
 def _place_unit(work: _Work) -> None:
     place = work.unit_place
-    outcome = work.placed.put(work.unit.name, place, _unit_text(work.unit))
+    outcome = work.placed.put(work.unit.name, place, unit_text(work.unit))
     _put(work, outcome, place)
     if outcome is Outcome.EDITED:
         work.say(
@@ -138,7 +138,7 @@ def _place_unit(work: _Work) -> None:
         )
 
 
-def _unit_text(unit: UnitName) -> str:
+def unit_text(unit: UnitName) -> str:
     """The unit file for ``unit``, with the command words of the running interpreter."""
     own = find_data("units", unit.service)
     with open(own or data_file("units", _TEMPLATE), encoding="utf-8") as file:

@@ -20,10 +20,14 @@ CONTAINERS = frozenset(("docker", "podman", "nerdctl", "apptainer", "singularity
 KEY = "server.command"
 
 
-def preflight(config: Config, service: str, env: Mapping[str, str], seconds: float = SECONDS) -> tuple[Finding, ...]:
+def preflight(
+    config: Config, service: str, env: Mapping[str, str], seconds: float = SECONDS, memory: int | None = None
+) -> tuple[Finding, ...]:
     """All findings. ``env`` is what the engine's environment is made from, without ``server.environment``.
 
-    Takes at most about so many seconds per look at a disk; what did not come back by then is said and not judged.
+    ``memory`` is that of the smallest claimed GPU in bytes; None: not known, so the weights
+    are not compared with it. Takes at most about so many seconds per look at a disk; what did not come back by then is said
+    and not judged.
     """
     from dataclasses import replace
 
@@ -41,8 +45,8 @@ def preflight(config: Config, service: str, env: Mapping[str, str], seconds: flo
         text = "the engine's config file was not read with certainty: what follows from it is a warning at most"
         found.append(Finding(Level.WARN, "not-certain", text, "put the options into server.command", str(path), KEY))
     model, draft = plan.command.model, plan.command.draft
-    folders, said = _folders(model, draft, service, seconds)
-    plan = replace(plan, target=folders.get(model or ""), draft=folders.get(draft or ""))
+    folders, said = _folders(plan, service, seconds)
+    plan = replace(plan, target=_overridden(plan, folders.get(model or "")), draft=folders.get(draft or ""), memory=memory)
     return (*found, *said, *judge(plan))
 
 
@@ -57,6 +61,18 @@ def _unseen_work(config: Config) -> Iterator[Finding]:
     text = "no counters of this engine's work can be seen: a hang behind which requests wait is found only after half an hour"
     option = preset.metrics.option if preset.metrics else ""
     yield Finding(Level.INFO, "unseen-work", text, f"add {option} to server.command" if option else "", key=KEY)
+
+
+def _overridden(plan: Plan, folder: ModelFolder | None) -> ModelFolder | None:
+    """The target as the engine sees it: with what its options change of its config.json."""
+    from dataclasses import replace
+
+    from gpu_lifecycle.rules.model_config import overridden
+
+    if folder is None or folder.config is None:
+        return folder
+    rope = f'{{"rope_scaling": {plan.command.rope_scaling}}}' if plan.command.rope_scaling else None
+    return replace(folder, config=dict(overridden(overridden(folder.config, plan.command.overrides), rope)))
 
 
 def _plan(config: Config, env: Mapping[str, str], values: Mapping[str, str] | None) -> Plan:
@@ -81,27 +97,38 @@ def _values(path: str, seconds: float) -> dict[str, str] | None:
     return None if text is None else flat_yaml(text)
 
 
-def _folders(
-    model: str | None, draft: str | None, service: str, seconds: float
-) -> tuple[dict[str, ModelFolder], list[Finding]]:
-    """The folders of the models, and what is to be said of those that are not looked into."""
+def _folders(plan: Plan, service: str, seconds: float) -> tuple[dict[str, ModelFolder], list[Finding]]:
+    """The folders of the models, by what the command calls them, and what is to be said of those that are not looked into."""
     from gpu_lifecycle.rules.text import printable
     from gpu_lifecycle.system.model import read_folders
 
-    named = [path for path in dict.fromkeys((model, draft)) if path]
-    paths = [path for path in named if os.path.isabs(path)]
-    said = [
-        Finding(Level.INFO, "model-by-name", f"{printable(path)} is a name, no folder: its files are not looked at", key=KEY)
-        for path in named
-        if path not in paths
-    ]
-    if not paths:
+    named = [path for path in dict.fromkeys((plan.command.model, plan.command.draft)) if path]
+    user = _user_of(service)
+    places = {path: path for path in named if os.path.isabs(path)}
+    found, said = _downloaded(plan, [path for path in named if path not in places], user, seconds)
+    places |= found
+    if not places:
         return {}, said
-    read = read_folders(paths, _user_of(service), seconds)
+    read = read_folders(list(places.values()), user, seconds)
     if read is None:
-        text = f"the files of {printable(' and '.join(paths))} were not read within {seconds:g} s: they are not judged"
+        shown = printable(" and ".join(places.values()))
+        text = f"the files of {shown} were not read within {seconds:g} s: they are not judged"
         said.append(Finding(Level.WARN, "model-slow", text, "is their file system mounted, and does its server answer?"))
-    return read or {}, said
+    return {name: read[place] for name, place in places.items()} if read else {}, said
+
+
+def _downloaded(plan: Plan, names: list[str], user: str, seconds: float) -> tuple[dict[str, str], list[Finding]]:
+    """Where the models that are named lie in the cache of downloads, and what is to be said of those that do not."""
+    from gpu_lifecycle.rules.hub import cache_of, is_name, other_hub
+    from gpu_lifecycle.rules.preflight import by_name
+    from gpu_lifecycle.system.hub import snapshots
+
+    cache = "" if other_hub(plan.env) else cache_of(plan.env)
+    asked = [name for name in names if is_name(name)] if os.path.isabs(cache) else []
+    read = snapshots(asked, cache, user, seconds) if asked else {}
+    found = {name: place for name, place in (read or {}).items() if place}
+    looked = cache if read is not None else ""
+    return found, [by_name(plan, name, looked if name in asked else "") for name in names if name not in found]
 
 
 def _user_of(service: str) -> str:

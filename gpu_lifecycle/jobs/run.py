@@ -44,7 +44,7 @@ def serve(unit: UnitName, layout: Layout) -> Exit:
         else:
             config, text = load(layout, unit)
             must_have_key(config.server, os.environ, layout.config(unit))
-            _must_not_be_doomed(config, unit, journal, notifier)
+            _must_not_be_doomed(config, state, journal, notifier)
         return asyncio.run(Daemon(unit, layout, config, text, journal, notifier, state, handover).main())
     except LifecycleError as error:
         refused = _refused(error, journal, notifier, state)
@@ -83,15 +83,18 @@ def _must_be_allowed(state: StateFile) -> None:
         )
 
 
-def _must_not_be_doomed(config: Config, unit: UnitName, journal: Journal, notifier: Notifier) -> None:
+def _must_not_be_doomed(config: Config, state: StateFile, journal: Journal, notifier: Notifier) -> None:
     """Raises ConfigError for what command line and model files already show to fail, minutes before the engine finds out.
 
     Here, not in the hook: the files are to be read as the user whose engine will read them. SIGTERM ends it at once.
     """
+    from gpu_lifecycle.jobs.host import around_start, start_host
     from gpu_lifecycle.jobs.preflight import preflight
 
+    unit = state.unit
     notifier.send(status_line("reading the files of the models"))
-    found = preflight(config, unit.service, os.environ)
+    found = preflight(config, unit.service, os.environ, memory=state.smallest_gpu)
+    found += start_host(around_start(unit, config, state.layout))
     errors = [item for item in found if item.level is Level.ERROR]
     doubts = [item for item in found if item.level is Level.WARN]
     for item in doubts[:DOUBTS]:

@@ -63,6 +63,13 @@ class StateFile:
         return bool(self.run) and self.document.get("allowed") == self.run
 
     @property
+    def smallest_gpu(self) -> int | None:
+        """Bytes of memory of the smallest claimed GPU, as the pre-start hook of this very run saw it; None: not known."""
+        rows = self.document.get("gpus") if self.allowed else None
+        sizes = [row.get("memory_total") for row in rows or ()]
+        return min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
+
+    @property
     def kernel_log(self) -> str:
         """Why the pre-start hook of this run could not hand the kernel log over; "" where it could, or was not asked."""
         return str(self.document.get("kernel_log") or "") if self.allowed else ""

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from gpu_lifecycle.rules.engines import Engine, draft_of, model_of
+from gpu_lifecycle.rules.options import CHECKED
 from gpu_lifecycle.rules.text import printable
 
 __all__ = ["Command", "Wrong", "config_file", "flat_yaml", "read_command"]
@@ -56,18 +57,27 @@ class Command:
     device: str | None = None
     config_file: str | None = None
     overrides: str | None = None  # of the model's config.json
+    dp_local: int | None = None
+    kv_dtype: str | None = None
+    offload: str | None = None  # GiB of the weights that stay in the machine's memory
+    rope_scaling: str | None = None
     flags: frozenset[str] = frozenset()
     wrong: tuple[Wrong, ...] = ()
 
 
-_COUNTS = ("tp", "pp", "dp", "ep", "nnodes", "context_length", "steps", "topk", "draft_tokens")
-_NAMES = ("algorithm", "quantization", "tokenizer", "load_format", "device", "config_file", "overrides")
+_COUNTS = ("tp", "pp", "dp", "ep", "nnodes", "context_length", "steps", "topk", "draft_tokens", "dp_local")
+_NAMES = (
+    "algorithm", "quantization", "tokenizer", "load_format", "device", "config_file", "overrides", "kv_dtype", "offload",
+    "rope_scaling",
+)  # fmt: skip
+UNCLEAR = "?"  # overrides that are given piece by piece (vLLM: --hf-overrides.key value), which are not put together here
 
 
 def read_command(engine: Engine, argv: Sequence[str], env: Mapping[str, str], file: Mapping[str, str] | None = None) -> Command:
     """Reads ``argv``, over ``file`` (the values of its ``--config``), over ``env``. Never raises."""
     words = [*_as_words(file or {}), *(argv[: argv.index("--")] if "--" in argv else argv)]
-    tables = {"tp": engine.tp_options, "model": engine.model_options, "draft": engine.draft_options, **engine.settings}
+    tables = {"tp": engine.tp_options, "model": engine.model_options, "draft": engine.draft_options}
+    tables |= {**engine.settings, **CHECKED.get(engine.name, {})}
     known = {_spelling(name): key for key, names in tables.items() for name in names}
     flags = {_spelling(name): name for name in engine.flags}
     texts, shown, seen = {}, {}, set()
@@ -78,6 +88,8 @@ def read_command(engine: Engine, argv: Sequence[str], env: Mapping[str, str], fi
             shown[key] = name
         elif _spelling(word) in flags:
             seen.add(flags[_spelling(word)])
+        elif known.get(_spelling(name).partition(".")[0]) == "overrides":
+            texts["overrides"] = UNCLEAR
     if "tp" not in texts and engine.tp_env in env:
         texts["tp"], shown["tp"] = env[engine.tp_env], engine.tp_env
     return _typed(texts, shown, frozenset(seen), texts.get("model") or model_of(engine, argv, env), draft_of(engine, argv))

@@ -13,6 +13,8 @@ from gpu_lifecycle.facts import Finding, Level
 from gpu_lifecycle.rules.command import Command
 from gpu_lifecycle.rules.model_config import wrong_types
 from gpu_lifecycle.rules.model_folder import ABSENT, DENIED, EMPTY, FILE, PARTIAL, ModelFolder
+from gpu_lifecycle.rules.model_memory import CODES as MEMORY_CODES
+from gpu_lifecycle.rules.model_memory import memory_findings
 from gpu_lifecycle.rules.quantity import show_size
 from gpu_lifecycle.rules.text import printable
 
@@ -30,7 +32,8 @@ CODES = {
     "not-certain": "something was not read with certainty, so the findings about it are warnings only",
     "in-container": "the engine runs in a container: the files of its models are not looked at",
     "unseen-work": "the engine shows no counters: only a token that it is asked for tells whether it works",
-    "model-by-name": "a model is named, not given by its folder: its files are not looked at",
+    "model-by-name": "a model is named and not downloaded yet: its files are not looked at",
+    "model-offline": "a model is named, it is not downloaded, and downloads are switched off",
     "model-absent": "the folder of a model is not there, or empty",
     "model-denied": "the unit's user may not read the folder of a model, or a file in it",
     "model-partial": "the folder of a model has too many entries to be read",
@@ -61,12 +64,16 @@ CODES = {
     "experts": "the experts cannot be split over so many GPUs",
     "nodes": "tensor and pipeline parallelism do not divide by the number of nodes",
     "claim-too-small": "the engine wants more GPUs than the unit claims",
+    **MEMORY_CODES,
 }  # every finding's code, and what it says
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a start is judged by. ``certain`` False: part of the command was not read. ``claimed`` GPUs, None: not known."""
+    """What a start is judged by. ``certain`` False: part of the command was not read. ``claimed`` GPUs, None: not known.
+
+    ``memory`` is that of the smallest claimed GPU, in bytes.
+    """
 
     engine: str
     command: Command
@@ -75,6 +82,7 @@ class Plan:
     draft: ModelFolder | None = None
     claimed: int | None = None
     certain: bool = True
+    memory: int | None = None
 
 
 def judge(plan: Plan) -> tuple[Finding, ...]:
@@ -83,9 +91,30 @@ def judge(plan: Plan) -> tuple[Finding, ...]:
     from gpu_lifecycle.rules.preflight_parallel import parallel_findings
 
     found = [*_options(plan.command), *_models(plan), *draft_findings(plan), *parallel_findings(plan)]
+    found += memory_findings(plan, plan.memory)
     if not plan.certain or plan.command.overrides:
         found = [replace(item, level=Level.WARN) if item.level is Level.ERROR else item for item in found]
     return tuple(found)
+
+
+def by_name(plan: Plan, name: str, cache: str) -> Finding:
+    """What is to be said of a model that is named and not in ``cache``; "": no cache was looked into.
+
+    Engines of hubs load nothing else: offline, such a start fails. A name without a "/" may as well be a folder beside the
+    engine's own, and what is in no cache may have been given its own loader.
+    """
+    from gpu_lifecycle.rules.hub import is_name, offline
+
+    shown, variable = printable(name, 120), offline(plan.env)
+    if variable and cache and is_name(name):
+        plain = plan.command.load_format in (None, "auto", "safetensors")
+        sure = plain and plan.certain and "/" in name and plan.engine in ("sglang", "vllm", "tgi")
+        text = f"{shown} is the name of a model, {variable} forbids to download it, and it is not in {printable(cache, 200)}"
+        hint = f"download it first (HF_HOME, huggingface-cli download {shown}), or give the path of its folder"
+        level = Level.ERROR if sure else Level.WARN
+        return Finding(level, "model-offline", text, hint, printable(cache, 200), KEY)
+    where = f", and not in {printable(cache, 200)}: it is downloaded at the start" if cache else ""
+    return Finding(Level.INFO, "model-by-name", f"{shown} is a name, no folder{where}: its files are not looked at", key=KEY)
 
 
 def place(folder: ModelFolder, name: str = "config.json") -> str:

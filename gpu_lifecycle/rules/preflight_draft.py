@@ -40,7 +40,7 @@ def _target_length(plan: Plan) -> Iterator[Finding]:
         yield Finding(Level.WARN, "length-override", text, "take it out", key=f"server.environment.{variable}")
     if plan.target is None or plan.target.config is None or plan.engine not in OVERRIDES:
         return
-    derived, wanted = derived_length(plan.target.config), plan.command.context_length
+    derived, wanted = derived_length(plan.target.config, plan.engine), plan.command.context_length
     if derived is None or wanted is None or wanted <= derived[0]:
         return
     level = Level.ERROR if plan.engine == "sglang" and not variable else Level.WARN

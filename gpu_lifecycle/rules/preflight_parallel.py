@@ -71,10 +71,11 @@ def _gpus(plan: Plan) -> Iterator[Finding]:
         text = f"{world} ranks (tensor times pipeline parallelism) do not divide by {nodes} nodes"
         yield Finding(Level.ERROR, "nodes", text, "correct --nnodes, or the sizes", key=KEY)
         return
-    copies = command.dp or 1
-    if "--enable-dp-attention" in command.flags or nodes > 1:
+    copies = command.dp_local or command.dp or 1
+    if "--enable-dp-attention" in command.flags or (nodes > 1 and command.dp_local is None):
         copies = 1
-    if plan.claimed is not None and command.tp and world // nodes * copies > plan.claimed:
+    if plan.claimed is not None and (command.tp or command.dp_local) and world // nodes * copies > plan.claimed:
         text = f"the engine wants {world // nodes * copies} GPUs here, and the unit claims {plan.claimed}"
-        level = Level.WARN if copies > 1 else Level.ERROR  # copies may run elsewhere (--data-parallel-size-local)
+        elsewhere = copies > 1 and command.dp_local is None  # copies may run on other machines
+        level = Level.WARN if elsewhere else Level.ERROR
         yield Finding(level, "claim-too-small", text, "claim more GPUs, or lower the sizes", key="gpus.claim")

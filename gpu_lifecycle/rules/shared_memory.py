@@ -13,7 +13,6 @@ from gpu_lifecycle.rules.quantity import WrongValueError, parse_size, show_size
 
 DEFAULT = "50%"  # what the unit file says, and what a tmpfs has that is given no size
 KEY = "server.shm_size"
-SMALL = 1 << 30  # Docker's default of 64 MiB is what NCCL and torch are known to die of; a GiB is enough for every report seen
 _CURE = 'write it like "50%" (of the memory) or "64GiB"'
 
 
@@ -74,10 +73,7 @@ def _sense(amount: int, memory: int, file: str) -> list[Finding]:
     if amount > memory:
         text = f"a /dev/shm of {show_size(amount)} is more than the machine's memory, {show_size(memory)}"
         return [Finding(Level.WARN, "shm-large", text, f'leave it at "{DEFAULT}", or write less', file, KEY)]
-    if amount < SMALL:
-        text = f"a /dev/shm of {show_size(amount)} is little: a worker that finds it full dies of SIGBUS"
-        return [Finding(Level.WARN, "shm-small", text, f'write "{DEFAULT}" or at least {show_size(SMALL)}', file, KEY)]
-    return []
+    return []  # what is too little depends on the engine: rules/host.py
 
 
 def _shown(size: str | int | None) -> str:

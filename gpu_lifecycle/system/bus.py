@@ -33,6 +33,7 @@ _MANAGER = (_SYSTEMD, b"/org/freedesktop/systemd1", b"org.freedesktop.systemd1.M
 _UNITS = b"/org/freedesktop/systemd1/unit"
 _UNIT = b"org.freedesktop.systemd1.Unit"
 _SERVICE = b"org.freedesktop.systemd1.Service"
+_PROPERTIES = b"org.freedesktop.DBus.Properties"
 _LOGIND = b"org.freedesktop.login1"
 _LOGIN_MANAGER = (_LOGIND, b"/org/freedesktop/login1", b"org.freedesktop.login1.Manager")
 _SESSION = b"org.freedesktop.login1.Session"
@@ -100,6 +101,22 @@ class Bus:
             invocation_id=bytes(self._get(path, _UNIT, b"InvocationID", b"ay")).hex(),
         )
         return self._of_service(state, path) if unit.endswith(".service") else state
+
+    def settings(self, unit: str) -> dict[str, Any]:
+        """All properties of a service (full name) by name: what systemd has loaded of it. Texts are text, never bytes."""
+        path = _unit_path(unit)
+        parts = (self._call(f"read {unit}", (_SYSTEMD, path, _PROPERTIES), b"GetAll", b"s", [i]) for i in (_UNIT, _SERVICE))
+        return {_text(name): _plain(value) for part in parts for name, value in part.items()}
+
+    def version(self) -> str:
+        """systemd's version, as it says it: ``252.39-1~deb12u2``."""
+        with _translated("read systemd's version"):
+            return _text(self._opened.get_property(*_MANAGER, b"Version", b"s"))
+
+    def removes_ipc(self) -> bool:
+        """Whether logind removes a login user's shared memory (logind.conf(5), RemoveIPC=)."""
+        with _translated("read RemoveIPC of logind"):
+            return bool(self._opened.get_property(*_LOGIN_MANAGER, b"RemoveIPC", b"b"))
 
     def unit_user(self, unit: str) -> str:
         """``User=`` of a service (full name); "" where it names none: root."""
@@ -341,6 +358,17 @@ def _unit_path(unit: str) -> bytes:
     from pystemd.dbuslib import path_encode
 
     return bytes(path_encode(_UNITS, unit.encode()))
+
+
+def _plain(value: Any) -> Any:
+    """A value of any form with text in place of bytes."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
 
 
 def _text(value: bytes | str) -> str:

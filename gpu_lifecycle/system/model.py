@@ -11,8 +11,7 @@ import os
 import re
 import stat as st
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from gpu_lifecycle.rules.model_folder import ABSENT, DENIED, EMPTY, FILE, PARTIAL, ModelFolder, Shard, from_plain, plain
@@ -76,36 +75,16 @@ def read_as(path: str, user: str) -> ModelFolder:
     """``read_folder`` as ``user``, where we are root; what that user may not read is named, and read as root."""
     from dataclasses import replace
 
+    from gpu_lifecycle.system.as_user import being
+
     if os.geteuid() != 0 or user in ("", "root"):
         return read_folder(path)
-    with _being(user) as known:
+    with being(user) as known:
         seen = read_folder(path)
     if not known or (seen.state != DENIED and not seen.denied):
         return seen
     whole = read_folder(path)
     return replace(whole, denied=seen.denied or (".",))
-
-
-@contextmanager
-def _being(user: str) -> Iterator[bool]:
-    """The file system rights of a user with its groups (credentials(7)), for a while. False: there is no such user."""
-    import pwd
-
-    try:
-        entry = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
-        groups = os.getgroups()
-        os.setgroups(os.getgrouplist(entry.pw_name, entry.pw_gid))
-    except (KeyError, OSError, ValueError):
-        yield False
-        return
-    try:
-        os.setegid(entry.pw_gid)
-        os.seteuid(entry.pw_uid)
-        yield True
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
 
 
 def read_folder(path: str) -> ModelFolder:

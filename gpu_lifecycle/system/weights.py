@@ -11,9 +11,15 @@ SUFFIXES = (".safetensors", ".gguf")
 
 def weights_size(path: str) -> int | None:
     """Bytes of all weight files directly in a folder, or of the one file. None: not on this machine, or not readable."""
+    found = weights_of(path)
+    return found[0] if found else None
+
+
+def weights_of(path: str) -> tuple[int, int] | None:
+    """Bytes of all weight files, and of the largest one of them."""
     try:
         if st.S_ISREG(os.stat(path).st_mode):
-            return os.stat(path).st_size
+            return os.stat(path).st_size, os.stat(path).st_size
         sizes = []
         with os.scandir(path) as entries:
             for number, entry in enumerate(entries):
@@ -23,4 +29,4 @@ def weights_size(path: str) -> int | None:
                     sizes.append(entry.stat().st_size)
     except OSError:
         return None
-    return sum(sizes) if sizes else None
+    return (sum(sizes), max(sizes)) if sizes else None

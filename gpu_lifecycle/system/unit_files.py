@@ -1,0 +1,47 @@
+"""The door to the texts of unit files, drop-ins and other small config files, whatever lies at their paths."""
+
+from __future__ import annotations
+
+import os
+import stat as st
+from collections.abc import Iterable
+
+from gpu_lifecycle.rules.unit_file import UnitText
+
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+LIMIT = 256 << 10  # bytes of one file
+FILES_LIMIT = 64  # more drop-ins than any unit has
+
+
+def read_unit_files(paths: Iterable[str]) -> tuple[UnitText, ...]:
+    """Each of them, in order; one that cannot be read says why. Never raises, and never waits for a pipe."""
+    return tuple(read_text(path) for path in list(paths)[:FILES_LIMIT])
+
+
+def read_text(path: str) -> UnitText:
+    """A small text file; bytes that are no UTF-8 are replaced."""
+    try:
+        fd = os.open(path, _FLAGS)
+    except (OSError, ValueError) as error:
+        return UnitText(path, problem=getattr(error, "strerror", None) or str(error))
+    try:
+        if not st.S_ISREG(os.fstat(fd).st_mode):
+            return UnitText(path, problem="it is no regular file")
+        data = b""
+        while len(data) <= LIMIT and (piece := os.read(fd, LIMIT + 1 - len(data))):
+            data += piece
+    except OSError as error:
+        return UnitText(path, problem=error.strerror or str(error))
+    finally:
+        os.close(fd)
+    if len(data) > LIMIT:
+        return UnitText(path, problem=f"it is larger than {LIMIT >> 10} KiB")
+    return UnitText(path, data.decode("utf-8", "replace"))
+
+
+def list_folder(folder: str, suffix: str) -> list[str]:
+    """The paths in a folder that end so, in the order in which their programs read them; [] where there is no such folder."""
+    try:
+        return sorted(f"{folder}/{name}" for name in os.listdir(folder) if name.endswith(suffix))[:FILES_LIMIT]
+    except OSError:
+        return []
