@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError, UsageError
 from gpu_lifecycle.facts import Gpu, Layout, Level, Phase, UnitName
 from gpu_lifecycle.jobs.settings import load_config, parse, unit_cgroup
-from gpu_lifecycle.jobs.state import StateFile
+from gpu_lifecycle.jobs.state import StateFile, hand_on, note_holders
 from gpu_lifecycle.rules.budget import Budget
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.quantity import show_duration
@@ -65,6 +65,7 @@ class Hook:
     def say(self, text: str, **fields: object) -> bool:
         """Shows a text and keeps it. False where the state file could not be kept, which is told once."""
         self.notifier.send(status_line(f"{self.phase}: {text}"))
+        hand_on(self.state, self.journal)
         complaint = self.state.save(self.phase, text, **fields)
         if complaint and not self._complained:
             self._complained = True
@@ -105,6 +106,7 @@ class Hook:
             )
             self.notifier.send(f"EXTEND_TIMEOUT_USEC={round(bound(config) * 1e6)}")
             result = Sweep(lambda: scene, config, self.layout, observer, self.journal, self.show).run(prove=prove)
+            note_holders(self.state, result.judged)
             if result.status is Exit.OK and not survivors_only:
                 self.fitness = examine(probe, [gpu.board for gpu in result.gpus], self.show)
             return result

@@ -28,6 +28,7 @@ def last_word(layout: Layout, unit: UnitName, state: StateFile, journal: Journal
     row = finished(state, doing, after)
     cause = cause_of(row)
     assert cause
+    state.count_end(cause.code)
     kept = keep(layout, unit, row)
     if kept.complaint:
         journal.tell(Event("history-not-kept", kept.complaint))

@@ -10,6 +10,7 @@ from gpu_lifecycle.errors import BusyError, ConfigError, Exit, LifecycleError
 from gpu_lifecycle.facts import Layout, Level, Phase, UnitName
 from gpu_lifecycle.jobs.keys import must_have_key
 from gpu_lifecycle.jobs.last_word import last_word
+from gpu_lifecycle.jobs.outlets import tell_refusal
 from gpu_lifecycle.jobs.reload import merged, taken_over
 from gpu_lifecycle.jobs.serve import Daemon
 from gpu_lifecycle.jobs.settings import load, unit_cgroup
@@ -34,6 +35,7 @@ def serve(unit: UnitName, layout: Layout) -> Exit:
         handover = taken_over()
         if handover is None and state.refusal:
             notifier.send(status_line(f"refused: {state.refusal[1]}"))
+            tell_refusal(unit, layout, state, journal)
             return state.refusal[0]
         if handover is None and managed:
             _must_be_allowed(state)
@@ -48,6 +50,7 @@ def serve(unit: UnitName, layout: Layout) -> Exit:
         refused = _refused(error, journal, notifier, state)
         if not managed:  # under systemd the post-stop hook has the last word
             last_word(layout, unit, state, journal, "", "")
+        tell_refusal(unit, layout, state, journal)
         return refused
     except Exception:  # noqa: BLE001 - the boundary: a defect is told with its traceback, and the unit restarts
         journal.tell(Event("defect", f"gpu-lifecycle has failed:\n{traceback.format_exc(limit=-3)}"))

@@ -24,6 +24,7 @@ from gpu_lifecycle.jobs.limits import claim_or_stop, limits_for, probe_deadline
 from gpu_lifecycle.jobs.loads import Loads, load_fields
 from gpu_lifecycle.jobs.look import Looker, own_pids
 from gpu_lifecycle.jobs.main_process import MainProcess
+from gpu_lifecycle.jobs.outlets import Outlets
 from gpu_lifecycle.jobs.output import end_output, go_on, output_of, pack_output
 from gpu_lifecycle.jobs.reload import Plan, prepare, replace_process
 from gpu_lifecycle.jobs.settings import unit_cgroup
@@ -99,6 +100,7 @@ class Daemon:
         self.output = output_of(unit, state.run, config.server.preset.name, handover, self.key.secrets)
         self.engine = MainProcess(self.family, self.output, self.news, self.events.put_nowait)
         self.account = Account(layout, unit, state, journal, self.output)
+        self.outlets = Outlets(config, unit, state, journal, self.family.apart)
         self.watchers: list[asyncio.Task[None]] = []
 
     async def main(self) -> Exit:
@@ -138,6 +140,7 @@ class Daemon:
         return True
 
     def _start_watching(self) -> None:
+        self.outlets.begin()
         self.watchers = [asyncio.create_task(self._watch()), asyncio.create_task(self._listen())]
         for task in self.watchers:
             task.add_done_callback(lambda _: self.events.put_nowait(life_rules.Tick(-1)))
@@ -190,6 +193,7 @@ class Daemon:
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         self.output.rest()
         await self._stop_watching()
+        await self.outlets.rest()
         await self.engine.settle()
         await self.looker.close()
         self.probe.close()
@@ -330,7 +334,7 @@ class Daemon:
 
     def _children(self) -> set[int]:
         """Whose end is waited for elsewhere."""
-        return {child.pid for child in (self.engine.child, self.before.process) if child}
+        return {child.pid for child in (self.engine.child, self.before.process) if child} | self.family.apart
 
     def _signal_main(self) -> None:
         self.engine.terminate()
@@ -348,8 +352,9 @@ class Daemon:
     def _save(self, *, changed: bool) -> None:
         assert self.life
         go_on(self.output, self.life.phase, self.journal)
-        account = self.account.row
-        self.state.keep(self.life, self.last, self.looker.view, self.gpus, self.journal, changed=changed, account=account)
+        account, seen = self.account.row, (self.life, self.last, self.looker.view, self.gpus)
+        self.state.keep(*seen, self.journal, changed=changed, account=account)
+        self.outlets.see(*seen, account)
 
     async def _stop_watching(self) -> None:
         self.probe.interrupt()
@@ -361,6 +366,7 @@ class Daemon:
 
     async def _close(self, loop: asyncio.AbstractEventLoop) -> None:
         await self._stop_watching()
+        await self.outlets.close(self.life, self.events)
         self.kernel.close()
         await self.before.close()
         await self.drain.close()

@@ -44,7 +44,7 @@ def load(layout: Layout, unit: UnitName) -> tuple[Config, str]:
 def _code() -> list[object]:
     """What decides how a text is read: after an upgrade, or a change by hand, it is another one."""
     folder = os.path.dirname(os.path.dirname(__file__)) + "/rules"
-    names = ("config", "schema", "quantity", "engines", "endpoints", "shared_memory")
+    names = ("config", "schema", "quantity", "engines", "endpoints", "shared_memory", "events", "listening")
     times = [os.stat(f"{folder}/{name}.py").st_mtime_ns for name in names]
     return [__version__, *times]
 

@@ -6,14 +6,15 @@ Written by the root hooks and by the daemon, in turn, never at once; replaced at
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpu_lifecycle.errors import Exit, LifecycleError
-from gpu_lifecycle.facts import Gpu, GpuView, Layout, Phase, UnitName
+from gpu_lifecycle.facts import Gpu, GpuView, Judged, Layout, Phase, UnitName, Verdict
 from gpu_lifecycle.rules.budget import Budget, known
 from gpu_lifecycle.rules.events import Event
+from gpu_lifecycle.rules.notice import HANDED_ON, Row, row_of, worst, worth_handing_on
 from gpu_lifecycle.rules.text import printable
 from gpu_lifecycle.system.files import read_state, write_state
 
@@ -82,6 +83,30 @@ class StateFile:
     def keep_budget(self, budget: Budget) -> None:
         self.document |= {"failed_starts": budget.failed, "same_failures": budget.same, "failure": budget.like}
 
+    def keep_untold(self, rows: Iterable[Row]) -> None:
+        """Keeps what people are to be told, for the next daemon. It is written with the next save."""
+        before = self.document.get("untold") or []
+        self.document["untold"] = [dict(row) for row in worst([*before, *rows], HANDED_ON)[0]]
+
+    def write(self) -> str:
+        """Writes the document as it is; returns "" or why it could not be written."""
+        self.document["schema"] = SCHEMA
+        try:
+            write_state(self.layout.state(self.unit), self.document)
+        except LifecycleError as error:
+            self.complaint = str(error)
+            return self.complaint
+        return ""
+
+    def take_untold(self) -> list[Row]:
+        return self.document.pop("untold", None) or []
+
+    def count_end(self, reason: str) -> None:
+        """One more run has ended for this cause, since boot."""
+        ends = self.document.get("ends") or {}
+        known = ends.get(reason, 0)
+        self.document["ends"] = ends | {reason: (known if isinstance(known, int) else 0) + 1}
+
     def note_reload(self, *, ok: bool, text: str) -> None:
         """How the last reload went, for the hook that has asked for it; counted, so that it can tell it from the one before."""
         number = (self.document.get("reload") or {}).get("number", 0)
@@ -103,14 +128,9 @@ class StateFile:
         if self.document.get("phase") != str(phase) or self.document.get("run") != self.run:
             self.document["since"] = now
         self.document.update(
-            schema=SCHEMA, unit=self.unit.service, run=self.run, phase=str(phase), text=text, updated=now, **fields
+            unit=self.unit.service, run=self.run, phase=str(phase), text=text, updated=now, **fields
         )
-        try:
-            write_state(self.layout.state(self.unit), self.document)
-        except LifecycleError as error:
-            self.complaint = str(error)
-            return self.complaint
-        return ""
+        return self.write()
 
     def keep(
         self,
@@ -132,6 +152,19 @@ class StateFile:
         if complaint and not self.complained:
             self.complained = True
             journal.tell(Event("sight-partial", f"the state file is not kept: {complaint}"))
+
+
+def hand_on(state: StateFile, journal: Journal) -> None:
+    """What a root hook has said goes to people by the next daemon: root runs no command of a user's."""
+    heard = [event for event in journal.take_heard() if worth_handing_on(event.word)]
+    if heard:
+        state.keep_untold(row_of(event, state.unit.service, state.run, time.time()) for event in heard)
+
+
+def note_holders(state: StateFile, judged: Sequence[Judged]) -> None:
+    """How many processes held a GPU in the sweep of a hook, by verdict; without the hook's own."""
+    holders = [item.verdict for item in judged if item.gpus and item.rule != "ourselves"]
+    state.document["holders"] = {str(verdict): holders.count(verdict) for verdict in Verdict}
 
 
 def clean(found: dict[str, Any]) -> dict[str, Any]:
@@ -183,6 +216,9 @@ KINDS: dict[str, Callable[[object], bool]] = {
     "allowed": _text,
     "kernel_log": _text,
     "last_end": _object,
+    "untold": _rows,
+    "holders": _object,
+    "ends": _object,
     "account": _object,
 }
 

@@ -145,6 +145,26 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Metrics:
+    """``[metrics]``: where Prometheus finds what the daemon sees (None: nowhere).
+
+    ``listen`` is what rules/listening.py reads, ``textfile`` the folder of node_exporter's textfile collector.
+    """
+
+    listen: str | None = None
+    textfile: str | None = None
+
+
+@dataclass(frozen=True)
+class Notify:
+    """``[notify]``: a command that is run on ``events`` (None: those of priority warning and worse), for at most ``limit``."""
+
+    command: tuple[str, ...] | None = None
+    events: tuple[str, ...] | None = None
+    limit: float = 10.0
+
+
+@dataclass(frozen=True)
 class Config:
     """A whole config file."""
 
@@ -154,10 +174,13 @@ class Config:
     ready: Ready = field(default_factory=Ready)
     watch: Watch = field(default_factory=Watch)
     stop: Stop = field(default_factory=Stop)
+    metrics: Metrics = field(default_factory=Metrics)
+    notify: Notify = field(default_factory=Notify)
 
 
 SECTIONS: dict[str, type[Any]] = {
-    "server": Server, "gpus": Gpus, "sweep": Sweep, "ready": Ready, "watch": Watch, "stop": Stop,
+    "server": Server, "gpus": Gpus, "sweep": Sweep, "ready": Ready, "watch": Watch, "stop": Stop, "metrics": Metrics,
+    "notify": Notify,
 }  # fmt: skip
 
 

@@ -32,6 +32,9 @@ class Kind(StrEnum):
     COMMAND = "list of texts, the first an absolute path"
     VARIABLES = "table of texts"
     GPUS = '"all", or a list of GPUs'
+    LISTEN = '"127.0.0.1:PORT", "[::1]:PORT" or "unix:/PATH"'
+    FOLDER = "absolute path of a folder"
+    EVENTS = "list of events"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ SECTION_TEXTS = {
     "ready": "When the server counts as ready, and when waiting for it is given up.",
     "watch": "How a ready server is watched.",
     "stop": "How the server is ended.",
+    "metrics": "What Prometheus can read. Off unless one of these is set.",
+    "notify": "Who is told: a command that is run on events.",
 }
 
 _FROM_COMMAND = "read from the command"
@@ -169,6 +174,39 @@ KEYS: dict[str, dict[str, About]] = {
             '["/usr/local/bin/leave-the-pool", "kimi"]',
         ),
         "before_limit": About(Kind.DURATION, "How long stop.before may take."),
+    },
+    "metrics": {
+        "listen": About(
+            Kind.LISTEN,
+            "Where the daemon serves its metrics page (GET /metrics), to this machine only.",
+            "nowhere",
+            '"127.0.0.1:9400"',
+        ),
+        "textfile": About(
+            Kind.FOLDER,
+            "The folder of node_exporter's textfile collector, where the daemon writes the same page as"
+            " gpu_lifecycle_NAME.prom. The unit's user must be allowed to write there (ReadWritePaths= of the unit, and the"
+            " folder's owner).",
+            "no file",
+            '"/var/lib/prometheus/node-exporter"',
+        ),
+    },
+    "notify": {
+        "command": About(
+            Kind.COMMAND,
+            "Run by the daemon as the unit's user, with the event as JSON on its standard input. What it prints goes to the"
+            " journal. Four run at once at most, and the same event of the same GPU once a minute at most. A stop never waits"
+            " for it.",
+            "nobody is told",
+            '["/usr/bin/curl", "-sS", "--data-binary", "@-", "https://chat.example/hook"]',
+        ),
+        "events": About(
+            Kind.EVENTS,
+            "On which events it is run. man gpu-lifecycle-events names them.",
+            "every event of priority warning or error",
+            '["engine-failed", "start-refused", "run-ended"]',
+        ),
+        "limit": About(Kind.DURATION, "How long one run of it may take; then it is ended."),
     },
 }
 

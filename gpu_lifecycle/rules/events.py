@@ -266,6 +266,18 @@ EVENTS: dict[str, Kind] = {
         "The file of earlier loads cannot be read or written. The run goes on; progress and time left are guessed from the size of\n"
         "the weights alone. What to do: see the message; a file that is unfit may be removed.",
     ),
+    "metrics-failed": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2f71", WARNING, "The metrics of @GPU_LIFECYCLE_UNIT@ cannot be shown",
+        "What [metrics] of the config asks for is not to be had: the address is taken, the folder may not be written to, or the\n"
+        "library prometheus-client is not there. The run goes on. An address is tried again every 30 seconds.\n"
+        "What to do: as the message says; then, if it does not mend itself: systemctl reload @GPU_LIFECYCLE_UNIT@",
+    ),
+    "notify-failed": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2f72", WARNING, "People could not be told of an event of @GPU_LIFECYCLE_UNIT@",
+        "notify.command of the config has failed, or took longer than notify.limit. The run goes on. This is said once, until the\n"
+        "command has worked again; what the command itself printed is in the journal of the unit.\n"
+        "What to do: run it by hand as the unit's user, with some JSON on its standard input.",
+    ),
     "pulse-unseen": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b80", WARNING, "Our request for one token is refused before it gets to the engine's core",
         "An idle engine is asked for one token now and then, for its health endpoint may answer with a dead core. This one answers\n"

@@ -19,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, Strict, Valid
 from gpu_lifecycle.errors import ConfigError
 from gpu_lifecycle.rules import engines, shared_memory
 from gpu_lifecycle.rules.config import SECTIONS, Config, from_sections
+from gpu_lifecycle.rules.events import EVENTS
+from gpu_lifecycle.rules.listening import parse_folder, parse_listening
 from gpu_lifecycle.rules.quantity import WrongValueError, parse_duration, parse_size, show_duration
 from gpu_lifecycle.rules.text import printable
 from gpu_lifecycle.rules.toml_lines import Key, key_lines, line_of, read_toml
@@ -122,6 +124,26 @@ def _url(value: object) -> str:
     return value
 
 
+def _listen(value: object) -> str:
+    parse_listening(value)
+    return str(value)
+
+
+def _folder(value: object) -> str:
+    return parse_folder(value)
+
+
+def _events(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise WrongValueError("it is not a list of events", 'write a list, such as ["engine-failed", "start-refused"]')
+    for word in value:
+        if not isinstance(word, str) or word not in EVENTS:
+            near = difflib.get_close_matches(word.lower(), list(EVENTS), 1) if isinstance(word, str) else []
+            cure = f'did you mean "{near[0]}"?' if near else "man gpu-lifecycle-events names all of them"
+            raise WrongValueError(f"{_shown(word)} is no event", cure)
+    return tuple(value)
+
+
 def _key_file(value: object) -> str:
     cure = "write an absolute path, or the name of a credential that the unit loads (LoadCredential=engine-key:/etc/…)"
     if isinstance(value, str) and re.fullmatch(r"/[^\0]+|[A-Za-z0-9_.-]+", value) and value not in (".", ".."):
@@ -177,6 +199,15 @@ _KINDS: dict[str, dict[str, Any]] = {
         "drain": _Time,
         "before": _Command | None,
         "before_limit": _SomeTime,
+    },
+    "metrics": {
+        "listen": Annotated[str, PlainValidator(_listen)] | None,
+        "textfile": Annotated[str, PlainValidator(_folder)] | None,
+    },
+    "notify": {
+        "command": _Command | None,
+        "events": Annotated[tuple[str, ...], PlainValidator(_events)] | None,
+        "limit": _SomeTime,
     },
 }  # fmt: skip
 _RULES = ConfigDict(strict=True, frozen=True, extra="forbid")
@@ -328,7 +359,16 @@ def _cross_checks(config: Config) -> Iterator[_Problem]:
     if claim != "all" and count is not None and count != len(claim):
         reason = f"cannot use {count}: the claim names {len(claim)} GPUs"
         yield _Problem(("gpus", "count"), reason, f"write {len(claim)}, or leave count out")
+    if config.metrics.listen and parse_listening(config.metrics.listen).port in _ports(config):
+        yield _Problem(("metrics", "listen"), "cannot use this port: the engine itself answers there", "choose another port")
     if config.ready.ceiling < config.ready.stall:
         ceiling, stall = show_duration(config.ready.ceiling), show_duration(config.ready.stall)
         reason = f"cannot use {ceiling}: it is shorter than ready.stall, {stall}, which then never counts"
         yield _Problem(("ready", "ceiling"), reason, "make ceiling the longer of the two")
+
+
+def _ports(config: Config) -> set[int]:
+    try:
+        return {config.server.endpoint().port} - {0}
+    except ConfigError:
+        return set()  # which is told of its own

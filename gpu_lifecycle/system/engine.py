@@ -136,6 +136,7 @@ class Family:
     def __init__(self, proc: Proc, cgroup: Cgroup | None) -> None:
         self.proc = proc
         self.cgroup = cgroup if cgroup and cgroup.usable else None
+        self.apart: set[int] = set()  # sessions of commands of the user's: no part of the engine, and ended elsewhere
 
     def oom_kills(self) -> int:
         """How many of them the kernel has ended for memory, as far as it counts here."""
@@ -151,7 +152,7 @@ class Family:
         found: dict[int, Identity] = {}
         for pid in self.pids(without):
             stat = self.proc.stat(pid)
-            if stat and not (stat.zombie and stat.threads <= 1):
+            if stat and not (stat.zombie and stat.threads <= 1) and stat.session not in self.apart:
                 found[pid] = Identity(self.proc.boot_id, pid, stat.start_ticks)
         return found
 

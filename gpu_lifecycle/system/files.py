@@ -171,6 +171,23 @@ def write_state(path: str, value: dict[str, object], like: str = "") -> None:
         raise _unwritable(path, error) from None
 
 
+def write_page(path: str, data: bytes) -> None:
+    """Replace the file at ``path`` in one step, world-readable. Its folder has to be there, and is opened through no link.
+
+    The name of the file that is renamed ends otherwise, so that a collector of ``*.prom`` never reads half of it. Raises
+    NotPermittedError, or LifecycleError with the place.
+    """
+    directory, name = os.path.split(path)
+    try:
+        fd = os.open(directory, _DIRECTORY | os.O_NOFOLLOW)
+        try:
+            _replace(fd, name, data)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
 def _open_directory(path: str, flags: int) -> int:
     """Open ``path``, after making it and what is missing above it.
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
+from collections.abc import Callable
 
 from gpu_lifecycle.rules.events import EVENTS, Event, fields_of
 
 SOCKET = "/run/systemd/journal/socket"
+HEARD = 200  # events that are kept for who takes them on to people
 
 
 def is_journal(fd: int) -> bool:
@@ -31,6 +34,8 @@ class Journal:
         self.run = run
         # A field may stand more than once (systemd.journal-fields(7)): journald believes this one of root.
         self.extra = [f"OBJECT_SYSTEMD_UNIT={unit}"] if by_hand else []
+        self.heard: deque[Event] = deque(maxlen=HEARD)  # told, and not yet taken
+        self.wake: Callable[[], None] | None = None  # called, from any thread, where there is something to take
         self.native = os.path.exists(SOCKET)
         # Under systemd standard error is the journal already: a line there would be a second copy.
         self.terminal = terminal if terminal is not None else "JOURNAL_STREAM" not in os.environ
@@ -53,3 +58,10 @@ class Journal:
             priority = EVENTS[event.word].priority
             mark = {3: "error: ", 4: "warning: "}.get(priority, "")
             print(f"{mark}{fields['MESSAGE']}", file=sys.stderr, flush=True)
+        self.heard.append(event)
+        if self.wake:
+            self.wake()
+
+    def take_heard(self) -> list[Event]:
+        """What was told since the last time, the newest 200."""
+        return [self.heard.popleft() for _ in range(len(self.heard))]

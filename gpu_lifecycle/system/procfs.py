@@ -32,6 +32,7 @@ class Stat:
     flags: int
     threads: int
     start_ticks: int
+    session: int = 0
 
     @property
     def kernel_thread(self) -> bool:
@@ -62,6 +63,7 @@ def parse_stat(text: bytes) -> Stat | None:
             flags=int(fields[6]),
             threads=int(fields[17]),
             start_ticks=int(fields[19]),
+            session=int(fields[3]),
         )
     except ValueError:
         return None

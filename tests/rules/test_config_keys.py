@@ -33,6 +33,9 @@ SPELLED = {
     Kind.COMMAND: ('["/bin/y"]', '["y"]'),
     Kind.VARIABLES: ('{ A = "1" }', "{ A = 1 }"),
     Kind.GPUS: ("[0]", "[]"),
+    Kind.LISTEN: ('"127.0.0.1:9400"', '"0.0.0.0:9400"'),
+    Kind.FOLDER: ('"/x"', '"x"'),
+    Kind.EVENTS: ('["engine-failed"]', '["engine-faild"]'),
 }
 
 

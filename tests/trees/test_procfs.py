@@ -54,7 +54,7 @@ NUMBERS = st.integers(0, 2**63)
 @given(NAMES, st.sampled_from("RSDZTXI"), NUMBERS, st.integers(-1, 2**31), NUMBERS, NUMBERS)
 def test_a_name_cannot_move_a_field(comm: bytes, state: str, ppid: int, tty: int, flags: int, start: int) -> None:
     line = stat_line(7, comm, state, ppid, tty=tty, flags=flags, threads=3, start=start)
-    assert parse_stat(line) == Stat(7, comm, state, ppid, tty, flags, 3, start)
+    assert parse_stat(line) == Stat(7, comm, state, ppid, tty, flags, 3, start, session=7)
 
 
 @given(st.binary())

@@ -11,7 +11,7 @@ from functools import partial
 from gpu_lifecycle.cli import parser
 from gpu_lifecycle.rules.examples import EXAMPLES, example_config
 
-from . import bash, fish, man, schemas, zsh
+from . import bash, dashboard, fish, man, metrics, schemas, zsh
 from .commands import read
 
 FOLDERS = ("docs/man", "docs/schema", "completions", "config")  # nothing else is in these
@@ -26,5 +26,7 @@ def pages() -> dict[str, Callable[[], str]]:
         **{f"docs/man/{name}": make for name, make in man.pages(top).items()},
         **{f"docs/schema/{name}": make for name, make in schemas.pages().items()},
         **{f"completions/{name}": partial(script, top) for name, script in COMPLETIONS.items()},
+        "docs/metrics.md": metrics.page,
+        "docs/prometheus/dashboard.json": dashboard.page,
         **{f"config/{item.unit}.toml": partial(example_config, name) for name, item in EXAMPLES.items()},
     }

@@ -12,6 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from gpu_lifecycle.rules.config_keys import KEYS, SECTION_TEXTS, Kind, choices, default, written
 from gpu_lifecycle.rules.engines import ENGINES
+from gpu_lifecycle.rules.events import EVENTS
 from gpu_lifecycle.rules.quantity import DURATION_UNITS, SIZE_UNITS
 from gpu_lifecycle.rules.schema import json_schema
 
@@ -42,6 +43,9 @@ _READ_BY: dict[str, dict[str, Any]] = {
     "_environment": {"type": "object", "additionalProperties": {"type": "string"}},
     "_key_file": {"type": "string", "pattern": "^(/.+|[A-Za-z0-9_.-]+)$"},
     "_url": {"type": "string", "pattern": "^(https?|unix)://?"},
+    "_listen": {"type": "string", "pattern": r"^(127(\.[0-9]{1,3}){3}:[0-9]{1,5}|\[::1\]:[0-9]{1,5}|unix:/.*[^/])$"},
+    "_folder": {"type": "string", "pattern": "^/"},
+    "_events": {"type": "array", "items": {"enum": list(EVENTS)}, "minItems": 1},
 }
 
 
