@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError
-from gpu_lifecycle.facts import Finding, GpuView, Layout, Level, UnitName, Verdict
+from gpu_lifecycle.facts import Finding, Gpu, GpuView, Layout, Level, UnitName, Verdict
 from gpu_lifecycle.jobs.fitness import examine
 from gpu_lifecycle.jobs.host import Around, check_host
 from gpu_lifecycle.jobs.inspect import managed_units, print_json, scene_for
 from gpu_lifecycle.jobs.observe import Observation, Observer
-from gpu_lifecycle.jobs.preflight import preflight
+from gpu_lifecycle.jobs.preflight import Preflight
 from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.jobs.units import Loaded, ask_systemd, check_neighbours, check_unit
 from gpu_lifecycle.rules.claims import claimed
@@ -90,22 +90,39 @@ def _all(unit: UnitName, layout: Layout, probe: GpuProbe) -> Found:
     yield from _command(config, layout.config(unit))
     yield from _shared_memory(unit, config, layout.config(unit))
     yield from _key(config, layout.config(unit))
-    view = probe.view(NVML_SECONDS)
-    yield from _set_up(unit, config, layout, loaded, view)
-    yield from _gpus(unit, config, layout, probe, view)
-
-
-def _set_up(unit: UnitName, config: Config, layout: Layout, loaded: Loaded, view: GpuView) -> Found:
-    """Models, machine and neighbours: all that does not depend on who holds the GPUs now."""
-    try:
-        gpus = claimed(view, config.gpus.claim, config.gpus.count)
-    except LifecycleError:
-        gpus = ()  # _gpus says why
     env = _environment(loaded, config)
+    models = Preflight(config, unit.service, env)
+    try:  # all else is looked at while a child reads the files of the models
+        view = probe.view(NVML_SECONDS)
+        gpus = _claimed(view, config)
+        rest = [*_set_up(unit, config, layout, loaded, env, gpus), *_neighbours(unit, layout, loaded, view, gpus)]
+        rest += _gpus(unit, config, layout, probe, view)
+        yield from _models(models, gpus, certain=not loaded.properties.get("EnvironmentFiles"))
+    finally:
+        models.close()
+    yield from rest
+
+
+def _claimed(view: GpuView, config: Config) -> tuple[Gpu, ...]:
+    """None where they cannot be told: ``_gpus`` says why."""
+    try:
+        return claimed(view, config.gpus.claim, config.gpus.count)
+    except LifecycleError:
+        return ()
+
+
+def _models(models: Preflight, gpus: tuple[Gpu, ...], *, certain: bool) -> Found:
+    """``certain`` False: the engine's environment is not known in full, and with it where downloads are kept."""
     sizes = [gpu.total for gpu in gpus if gpu.total]
-    for finding in preflight(config, unit.service, env, memory=min(sizes, default=None)):
-        level = Level.WARN if finding.code == "model-offline" and loaded.properties.get("EnvironmentFiles") else finding.level
+    for finding in models.findings(min(sizes, default=None)):
+        level = Level.WARN if finding.code == "model-offline" and not certain else finding.level
         yield replace(finding, level=level), Exit.CONFIG
+
+
+def _set_up(
+    unit: UnitName, config: Config, layout: Layout, loaded: Loaded, env: dict[str, str], gpus: tuple[Gpu, ...]
+) -> Found:
+    """The machine: all that does not depend on who holds the GPUs now."""
     minors = {gpu.minor for gpu in gpus} | {None}
     around = Around(
         unit,
@@ -120,6 +137,9 @@ def _set_up(unit: UnitName, config: Config, layout: Layout, loaded: Loaded, view
     )
     for finding in check_host(around):
         yield finding, Exit.TEMPFAIL if finding.code == "port-taken" else Exit.CONFIG
+
+
+def _neighbours(unit: UnitName, layout: Layout, loaded: Loaded, view: GpuView, gpus: tuple[Gpu, ...]) -> Found:
     if loaded.properties:
         others = [other for other in managed_units(layout) if other != unit]
         for finding in check_neighbours(unit, layout, loaded, view, [gpu.uuid for gpu in gpus], others):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
     from gpu_lifecycle.rules.model_folder import ModelFolder
     from gpu_lifecycle.rules.preflight import Plan
+    from gpu_lifecycle.system.model import Reading
 
 SECONDS = 5.0  # the shards of a large model take some 0.2 s from a warm cache; more is a disk or a network that is slow
 CONTAINERS = frozenset(("docker", "podman", "nerdctl", "apptainer", "singularity", "enroot", "kubectl", "srun", "ssh"))
@@ -23,31 +24,81 @@ KEY = "server.command"
 def preflight(
     config: Config, service: str, env: Mapping[str, str], seconds: float = SECONDS, memory: int | None = None
 ) -> tuple[Finding, ...]:
-    """All findings. ``env`` is what the engine's environment is made from, without ``server.environment``.
+    """All findings of ``Preflight``, waited for."""
+    begun = Preflight(config, service, env, seconds)
+    try:
+        return begun.findings(memory)
+    finally:
+        begun.close()
 
-    ``memory`` is that of the smallest claimed GPU in bytes; None: not known, so the weights
-    are not compared with it. Takes at most about so many seconds per look at a disk; what did not come back by then is said
-    and not judged.
+
+class Preflight:
+    """Begins to read at once, in a child; ``findings`` waits for what is left of that.
+
+    ``env`` is what the engine's environment is made from, without ``server.environment``. Takes at most about so many seconds
+    per look at a disk; what did not come back by then is said and not judged.
     """
-    from dataclasses import replace
 
-    from gpu_lifecycle.rules.preflight import judge
+    def __init__(self, config: Config, service: str, env: Mapping[str, str], seconds: float = SECONDS) -> None:
+        self.config = config
+        self.seconds = seconds
+        self.inside = os.path.basename(config.server.command[0]) in CONTAINERS
+        self.path = None if self.inside else config_file(config.server.preset, config.server.command)
+        values = _values(self.path, seconds) if self.path else {}
+        self.plan = _plan(config, env, values)
+        self.places: dict[str, str] = {}  # of the models, by what the command calls them
+        self.said: list[Finding] = []
+        self.reading: Reading | None = None
+        if not self.inside:
+            self._begin(service)
 
-    inside = os.path.basename(config.server.command[0]) in CONTAINERS
-    path = None if inside else config_file(config.server.preset, config.server.command)
-    values = _values(path, seconds) if path else {}
-    plan = _plan(config, env, values)
-    if inside:
-        text = "the engine is started in a container or elsewhere: the files of its models are not looked at"
-        return (Finding(Level.INFO, "in-container", text, key=KEY), *judge(replace(plan, certain=False)))
-    found = [*_unseen_work(config)]
-    if values is None:
-        text = "the engine's config file was not read with certainty: what follows from it is a warning at most"
-        found.append(Finding(Level.WARN, "not-certain", text, "put the options into server.command", str(path), KEY))
-    model, draft = plan.command.model, plan.command.draft
-    folders, said = _folders(plan, service, seconds)
-    plan = replace(plan, target=_overridden(plan, folders.get(model or "")), draft=folders.get(draft or ""), memory=memory)
-    return (*found, *said, *judge(plan))
+    def _begin(self, service: str) -> None:
+        from gpu_lifecycle.system.model import Reading
+
+        named = [path for path in dict.fromkeys((self.plan.command.model, self.plan.command.draft)) if path]
+        user = _user_of(service) if named else ""
+        here = {path: path for path in named if os.path.isabs(path)}
+        found, self.said = _downloaded(self.plan, [path for path in named if path not in here], user, self.seconds)
+        self.places = here | found
+        if self.places:
+            self.reading = Reading(list(self.places.values()), user)
+
+    def findings(self, memory: int | None = None) -> tuple[Finding, ...]:
+        """``memory`` is that of the smallest claimed GPU in bytes; None: not known, so the weights are not compared with it."""
+        from dataclasses import replace
+
+        from gpu_lifecycle.rules.preflight import judge
+
+        if self.inside:
+            text = "the engine is started in a container or elsewhere: the files of its models are not looked at"
+            return (Finding(Level.INFO, "in-container", text, key=KEY), *judge(replace(self.plan, certain=False)))
+        folders, command = self._folders(), self.plan.command
+        target, draft = folders.get(command.model or ""), folders.get(command.draft or "")
+        plan = replace(self.plan, target=_overridden(self.plan, target), draft=draft, memory=memory)
+        return (*_unseen_work(self.config), *self._doubts(), *self.said, *judge(plan))
+
+    def _doubts(self) -> Iterator[Finding]:
+        if not self.plan.certain:
+            text = "the engine's config file was not read with certainty: what follows from it is a warning at most"
+            yield Finding(Level.WARN, "not-certain", text, "put the options into server.command", str(self.path), KEY)
+
+    def _folders(self) -> dict[str, ModelFolder]:
+        """The folders of the models, by what the command calls them; that they are not read in time is kept, to be said."""
+        from gpu_lifecycle.rules.text import printable
+
+        if self.reading is None:
+            return {}
+        read = self.reading.folders(self.seconds)
+        if read is None:
+            shown = printable(" and ".join(self.places.values()))
+            text = f"the files of {shown} were not read within {self.seconds:g} s: they are not judged"
+            hint = "is their file system mounted, and does its server answer?"
+            self.said.append(Finding(Level.WARN, "model-slow", text, hint))
+        return {name: read[place] for name, place in self.places.items()} if read else {}
+
+    def close(self) -> None:
+        if self.reading:
+            self.reading.close()
 
 
 def _unseen_work(config: Config) -> Iterator[Finding]:
@@ -95,26 +146,6 @@ def _values(path: str, seconds: float) -> dict[str, str] | None:
 
     text = read_text(path, seconds)
     return None if text is None else flat_yaml(text)
-
-
-def _folders(plan: Plan, service: str, seconds: float) -> tuple[dict[str, ModelFolder], list[Finding]]:
-    """The folders of the models, by what the command calls them, and what is to be said of those that are not looked into."""
-    from gpu_lifecycle.rules.text import printable
-    from gpu_lifecycle.system.model import read_folders
-
-    named = [path for path in dict.fromkeys((plan.command.model, plan.command.draft)) if path]
-    user = _user_of(service)
-    places = {path: path for path in named if os.path.isabs(path)}
-    found, said = _downloaded(plan, [path for path in named if path not in places], user, seconds)
-    places |= found
-    if not places:
-        return {}, said
-    read = read_folders(list(places.values()), user, seconds)
-    if read is None:
-        shown = printable(" and ".join(places.values()))
-        text = f"the files of {shown} were not read within {seconds:g} s: they are not judged"
-        said.append(Finding(Level.WARN, "model-slow", text, "is their file system mounted, and does its server answer?"))
-    return {name: read[place] for name, place in places.items()} if read else {}, said
 
 
 def _downloaded(plan: Plan, names: list[str], user: str, seconds: float) -> tuple[dict[str, str], list[Finding]]:

@@ -33,20 +33,34 @@ class NotReadError(Exception):
     """Why a file was not read, in words."""
 
 
-def read_folders(paths: list[str], user: str, seconds: float) -> dict[str, ModelFolder] | None:
-    """Reads these folders in a child, as ``user`` ("": as we are). None: it did not come back within so many seconds.
+class Reading:
+    """Reads folders in a child, as ``user`` ("": as we are), while we do something else.
 
-    A network file system that hangs blocks the child alone, which is killed, or dies once the kernel lets it.
+    A network file system that hangs blocks the child alone, which ``close`` kills, or which dies once the kernel lets it.
     """
-    from gpu_lifecycle.system.worker import Worker
 
-    worker = Worker()
-    try:
-        worker.start(lambda: [plain(read_as(path, user)) for path in paths])
-        found = worker.answer(seconds)
+    def __init__(self, paths: list[str], user: str) -> None:
+        from gpu_lifecycle.system.worker import Worker
+
+        self._worker = Worker()
+        self._worker.start(lambda: [plain(read_as(path, user)) for path in paths])
+
+    def folders(self, seconds: float) -> dict[str, ModelFolder] | None:
+        """By their paths. None: they did not come back within so many seconds from now."""
+        found = self._worker.answer(seconds)
         return None if found is None else {item["path"]: from_plain(item) for item in found}
+
+    def close(self) -> None:
+        self._worker.abandon()
+
+
+def read_folders(paths: list[str], user: str, seconds: float) -> dict[str, ModelFolder] | None:
+    """Reads these folders, and waits for them."""
+    reading = Reading(paths, user)
+    try:
+        return reading.folders(seconds)
     finally:
-        worker.abandon()
+        reading.close()
 
 
 def read_text(path: str, seconds: float) -> str | None:
@@ -225,9 +239,11 @@ def _parse(text: bytes, odd: list[str]) -> Any:
 
 
 def _deeper(value: Any, limit: int) -> bool:
+    """Nearly all of an index's 100,000 items are texts: they are passed over without a call."""
     if not isinstance(value, dict | list):
         return False
-    return limit == 0 or any(_deeper(item, limit - 1) for item in (value.values() if isinstance(value, dict) else value))
+    items = value.values() if isinstance(value, dict) else value
+    return limit == 0 or any(_deeper(item, limit - 1) for item in items if type(item) is dict or type(item) is list)
 
 
 def _shard(fd: int, size: int) -> Shard:
