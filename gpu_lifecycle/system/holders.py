@@ -52,13 +52,14 @@ class Scanner:
         self.patience = Patience()
         self._unreadable: list[int] = []
         self._blocked: list[int] = []
+        self._hidden: str | None = None  # why some processes are not even listed; None: not asked yet
 
     def scan(self, cgroup: str = "") -> Scan:
         """All holders, and the members of ``cgroup`` (a path as ``/proc/PID/cgroup`` shows it; "": none).
 
         Raises OSError only where ``/proc`` itself cannot be listed.
         """
-        self._unreadable, self._blocked = [], []
+        self._unreadable, self._blocked, self._hidden = [], [], None
         pids = self.proc.pids()
         looked = ((pid, self._describe(pid, *held)) for pid, held in self._all_held(pids).items())
         holders = {pid: process for pid, process in looked if process}
@@ -83,6 +84,7 @@ class Scanner:
             return self._each(pids)
         with contextlib.closing(self.worker()) as worker:
             worker.start(lambda: ({pid: held for pid in pids[1::2] if (held := self._held(pid))[0]}, self._unreadable))
+            self._hidden = sight.hidden(self.proc)  # here it costs nothing: the worker begins later than we
             found = self._each(pids[::2])
             answer = worker.answer(ANSWER_SECONDS)
         self.helped = answer is not None
@@ -228,7 +230,8 @@ class Scanner:
     def _sight(self, total: int) -> Sight:
         # The init of some virtual machines refuses even root. It alone is let pass: process 1 starts no CUDA, and a machine
         # that hides it would never start a unit at all. Any other process that cannot be read makes sight partial.
-        limits = [why] if (why := sight.hidden(self.proc)) else []
+        why = sight.hidden(self.proc) if self._hidden is None else self._hidden
+        limits = [why] if why else []
         hidden = [pid for pid in sorted(set(self._unreadable)) if os.path.lexists(f"{self.proc.root}/{pid}")]
         if hidden and not (os.geteuid() == 0 and hidden == [1]):
             shown = ", ".join(str(pid) for pid in hidden[:5]) + (", ..." if len(hidden) > 5 else "")
