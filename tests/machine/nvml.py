@@ -60,7 +60,7 @@ def _subject(line: str) -> tuple[str, ...]:
     """What a line is about: its words but the value that it gives."""
     words = line.split()
     kind = words[0] if words else ""
-    if kind in ("driver", "linger"):
+    if kind in ("driver", "linger", "keep"):
         return (kind,)
     if kind in ("gpu", "mig", "hidden", "delay"):
         return tuple(words[:2])

@@ -225,3 +225,16 @@ except n.NVMLError as error:
 """
     assert driver.ask(script) == driver.ask(script) == 1
     assert (driver.folder / "inits").read_text() == (driver.folder / "shutdowns").read_text() == ".."
+
+
+@pytest.mark.parametrize(("keep", "seen"), [("keep 60000", ["1.0", "1.0"]), ("keep 0", ["1.0", "2.0"])])
+def test_what_was_read_can_be_kept_for_a_while(driver: Driver, keep: str, seen: list[str]) -> None:
+    driver.state("driver 1.0", keep)
+    script = """
+n.nvmlInit()
+first = n.nvmlSystemGetDriverVersion()
+text = open(path).read().replace("driver 1.0", "driver 2.0")
+open(path, "w").write(text)
+show([first, n.nvmlSystemGetDriverVersion()])
+"""
+    assert driver.ask(f"path = {str(driver.folder / 'state')!r}\n{script}") == seen

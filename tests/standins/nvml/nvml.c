@@ -1,4 +1,4 @@
-/* A stand-in for libnvidia-ml.so.1: says what the files in $NVML_STANDIN_DIR say, read again on every call.
+/* A stand-in for libnvidia-ml.so.1: says what the files in $NVML_STANDIN_DIR say, read again on every call (unless `keep`).
  *
  *   state            the GPUs, their faults, and memory that nothing explains
  *   alloc/PID.TICKS  what a live process holds: lines "INDEX BYTES"

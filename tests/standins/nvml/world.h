@@ -29,13 +29,13 @@ struct fault { char function[64]; int value, gpu; };
 struct world {
     int loaded, gpu_count, process_count, error_count, delay_count;
     char driver[80];
-    long linger_ms;
+    long linger_ms, keep_ms;
     struct gpu gpus[MAX_GPUS];
     struct process processes[4 * MAX_LINES];
     struct fault errors[MAX_LINES], delays[MAX_LINES];
 };
 
-/* The folder's files, read anew. */
+/* The folder's files, read anew; with `keep MS` in them, not sooner than so many milliseconds after the last time. */
 void read_world(struct world *world);
 /* One more byte in a file of that folder. */
 void count(const char *name);
