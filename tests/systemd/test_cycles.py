@@ -42,9 +42,9 @@ def kill_all(site: Site, _: random.Random) -> None:
 def freeze(site: Site, dice: random.Random) -> None:
     """By the kernel's own file: systemd freezes no unit that is still starting, and others (a snapshot) do not ask it."""
     file = f"/sys/fs/cgroup{site.show('ControlGroup')}/cgroup.freeze"
-    site.ask("sh", "-c", f"echo 1 > {file}")
+    site.machine.run(["sh", "-c", f"echo 1 > {file}"])
     time.sleep(dice.uniform(0, 2))
-    site.ask("sh", "-c", f"echo 0 > {file}")
+    site.machine.run(["sh", "-c", f"echo 0 > {file}"])
 
 
 def hang_nvml(site: Site, dice: random.Random) -> None:
