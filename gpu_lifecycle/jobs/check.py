@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
 
 NVML_SECONDS = 30.0
+PROGRAM_SECONDS = 5.0
+SILENT_HINT = "is its file system mounted, and does its server answer?"
 
 
 def check(unit: UnitName, layout: Layout, *, as_json: bool) -> int:
@@ -185,18 +187,18 @@ def _systemd(unit: UnitName) -> Generator[tuple[Finding, Exit], None, Loaded]:
 
 def _command(config: Config, file: str) -> Found:
     """The program of the engine: there, a file, executable by somebody. What the unit's own user may, it says at the start."""
-    program = config.server.command[0]
-    key = "server.command"
-    if not os.path.exists(program):
-        yield (
-            Finding(Level.ERROR, "command-missing", f"{program} is not there", "correct the path", file, key),
-            Exit.CONFIG,
-        )
-    elif not os.path.isfile(program) or not os.access(program, os.X_OK):
-        yield (
-            Finding(Level.ERROR, "command-not-executable", f"{program} cannot be executed", f"ls -l {program}", file, key),
-            Exit.CONFIG,
-        )
+    from gpu_lifecycle.system.program import State, look_at
+
+    program, key = config.server.command[0], "server.command"
+    state = look_at(program, PROGRAM_SECONDS)
+    if state is State.MISSING:
+        yield Finding(Level.ERROR, "command-missing", f"{program} is not there", "correct the path", file, key), Exit.CONFIG
+    elif state is State.NO_PROGRAM:
+        text = f"{program} cannot be executed"
+        yield Finding(Level.ERROR, "command-not-executable", text, f"ls -l {program}", file, key), Exit.CONFIG
+    elif state is State.SILENT:
+        text = f"{program} was not read within {PROGRAM_SECONDS:g} s"
+        yield Finding(Level.ERROR, "command-silent", text, SILENT_HINT, file, key), Exit.TEMPFAIL
 
 
 def _shared_memory(unit: UnitName, config: Config, file: str) -> Found:

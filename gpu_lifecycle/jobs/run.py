@@ -23,6 +23,7 @@ from gpu_lifecycle.system.notify import Notifier, status_line
 from gpu_lifecycle.system.procfs import Proc
 
 DOUBTS = 10  # told at a start, each as an event of its own
+PROGRAM_SECONDS = 10.0  # a program on a disk that sleeps is read within that
 
 
 def serve(unit: UnitName, layout: Layout) -> Exit:
@@ -92,6 +93,8 @@ def _must_not_be_doomed(config: Config, state: StateFile, journal: Journal, noti
     from gpu_lifecycle.jobs.preflight import preflight
 
     unit = state.unit
+    notifier.send(status_line("reading the engine's program"))
+    _must_answer(config.server.command[0])
     notifier.send(status_line("reading the files of the models"))
     found = preflight(config, unit.service, os.environ, memory=state.smallest_gpu)
     found += start_host(around_start(unit, config, state.layout))
@@ -106,6 +109,17 @@ def _must_not_be_doomed(config: Config, state: StateFile, journal: Journal, noti
         said = "; ".join(f"{item.message} ({item.hint})" for item in errors[:3])
         more = f"; and {len(errors) - 3} more: gpu-lifecycle check {unit.name}" if len(errors) > 3 else ""
         raise ConfigError(said + more)
+
+
+def _must_answer(program: str) -> None:
+    """Raises BusyError where the program's disk hangs: executing it would then take the daemon along."""
+    from gpu_lifecycle.system.program import State, look_at
+
+    if look_at(program, PROGRAM_SECONDS) is State.SILENT:
+        raise BusyError(
+            f"cannot start the engine: {program} was not read within {PROGRAM_SECONDS:g} s",
+            hint="is its file system mounted, and does its server answer?",
+        )
 
 
 def _refused(error: LifecycleError, journal: Journal, notifier: Notifier, state: StateFile) -> Exit:

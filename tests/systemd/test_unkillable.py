@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.systemd.site import UNIT, Site
+from tests.systemd.site import CONFIG, UNIT, Site
 
 pytestmark = pytest.mark.machine
 
@@ -243,3 +243,21 @@ def test_what_is_frozen_in_the_units_own_cgroup_is_ended_and_thawed(stage: Stage
         assert site.ask("cat", f"{group}/cgroup.freeze").strip() == "0"
     finally:
         site.ask("sh", "-c", f"echo 0 > {group}/cgroup.freeze")
+
+
+def test_an_engine_on_a_hung_file_system_is_refused_for_now(stage: Stage) -> None:
+    """Executing it would hang the daemon, whose stop would then be systemd's SIGKILL."""
+    site = stage.site
+    stage.serve()
+    text = site.machine.read(CONFIG).replace("/usr/bin/python3", f"{MOUNT}/python3")
+    site.machine.write(CONFIG, text)
+    said = f"{MOUNT}/python3 was not read within"
+    checked = site.machine.run(["gpu-lifecycle", "check", "sglang-kimi"], check=False)
+    assert checked.returncode == 75, checked.stdout
+    assert said in checked.stdout
+    site.start(wait=False)
+    site.machine.wait(lambda: bool(site.events("start-refused")), 40, "the start to be refused")
+    assert said in site.events("start-refused")[-1]["MESSAGE"]
+    assert site.events("engine-started") == []
+    stage.free()
+    site.systemctl("stop")
