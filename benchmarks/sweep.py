@@ -17,7 +17,7 @@ SWEEP = [PROGRAM, "sweep", "sglang-kimi", "--json"]
 
 def rows(bench: Bench) -> Iterator[Row]:
     obeying = [_sweep(bench, "SIGTERM") for _ in range(5)]
-    yield Row("sweep of ten orphans that obey SIGTERM", median(obeying), "s", limit=1.5, detail=_detail(obeying))
+    yield Row("sweep of ten orphans that obey SIGTERM", median(obeying), "s", limit=1.0, detail=_detail(obeying))
     _short_grace(bench)
     ignoring = [_sweep(bench, "SIGTERM, then SIGKILL", "--ignore-term") for _ in range(3)]
     what = "sweep of ten orphans that ignore SIGTERM, term_grace 1s"
