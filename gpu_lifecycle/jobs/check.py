@@ -14,9 +14,10 @@ from gpu_lifecycle.jobs.fitness import examine
 from gpu_lifecycle.jobs.host import Around, check_host
 from gpu_lifecycle.jobs.inspect import managed_units, print_json, scene_for
 from gpu_lifecycle.jobs.observe import Observation, Observer
+from gpu_lifecycle.jobs.port import parents, taken_by
 from gpu_lifecycle.jobs.preflight import Preflight
 from gpu_lifecycle.jobs.settings import load_config
-from gpu_lifecycle.jobs.units import Loaded, ask_systemd, check_neighbours, check_unit
+from gpu_lifecycle.jobs.units import Loaded, ask_systemd, check_neighbours, check_unit, stopped_first
 from gpu_lifecycle.rules.claims import claimed
 from gpu_lifecycle.rules.nodes import cure, lacking, missing
 from gpu_lifecycle.rules.quantity import show_count
@@ -29,7 +30,7 @@ from gpu_lifecycle.system.as_user import account
 from gpu_lifecycle.system.devices import find_devices, inner_namespace, open_handles, what_is
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.procfs import Proc
-from gpu_lifecycle.system.sockets import Listener, describe_owner, listeners_at, owner_of
+from gpu_lifecycle.system.sockets import Listener, listeners_at, owner_of
 
 if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
@@ -98,7 +99,7 @@ def _all(unit: UnitName, layout: Layout, probe: GpuProbe) -> Found:
         view = probe.view(NVML_SECONDS)
         gpus = _claimed(view, config)
         rest = [*_set_up(unit, config, layout, loaded, env, gpus), *_neighbours(unit, layout, loaded, view, gpus)]
-        rest += _gpus(unit, config, layout, probe, view)
+        rest += _gpus(unit, config, layout, probe, view, stopped_first(loaded.properties))
         yield from _models(models, gpus, certain=not loaded.properties.get("EnvironmentFiles"))
     finally:
         models.close()
@@ -221,7 +222,9 @@ def _key(config: Config, file: str) -> Found:
         yield Finding(Level.ERROR, "key-missing", text, hint, file, "server.api_key_file"), Exit.CONFIG
 
 
-def _gpus(unit: UnitName, config: Config, layout: Layout, probe: GpuProbe, view: GpuView) -> Found:
+def _gpus(
+    unit: UnitName, config: Config, layout: Layout, probe: GpuProbe, view: GpuView, stopped: frozenset[str] = frozenset()
+) -> Found:
     try:
         gpus = claimed(view, config.gpus.claim, config.gpus.count)
         variables(view, gpus, config.server, {})
@@ -239,7 +242,7 @@ def _gpus(unit: UnitName, config: Config, layout: Layout, probe: GpuProbe, view:
         hint = f"remove it and let the driver make it: {cure([path.rpartition('/')[2]], [path])}"
         yield Finding(Level.WARN, "wrong-node", f"{path} is no node of the NVIDIA driver: {what}", hint), Exit.OK
     yield from _fitness(probe, [gpu.board for gpu in gpus])
-    yield from _holders(scene_for(unit, config, layout), config, observer, [gpu.uuid for gpu in gpus], view)
+    yield from _holders(scene_for(unit, config, layout), config, observer, [gpu.uuid for gpu in gpus], view, stopped)
 
 
 def _fitness(probe: GpuProbe, claim: list[str]) -> Found:
@@ -250,14 +253,19 @@ def _fitness(probe: GpuProbe, claim: list[str]) -> Found:
         yield item.finding, item.status if item.finding.level is Level.ERROR else Exit.OK
 
 
-def _holders(scene: Scene, config: Config, observer: Observer, claim: list[str], view: GpuView) -> Found:
+def _holders(
+    scene: Scene, config: Config, observer: Observer, claim: list[str], view: GpuView, stopped: frozenset[str]
+) -> Found:
     listeners = listeners_at(config.server.endpoint(), observer.proc)
     pids = {item.inode: owner_of(item.inode, observer.proc.pids(), observer.proc) for item in listeners}
     seen = observer.look(scene, claim, config.sweep.free_below, view, [pid for pid in pids.values() if pid])
     for limit in seen.sight.limits:
         yield Finding(Level.ERROR, "sight", f"not everything can be seen: {limit}"), Exit.TEMPFAIL
     for item in seen.judged:
-        if item.verdict is Verdict.CONFLICT:
+        if item.verdict is Verdict.CONFLICT and item.owner.name in stopped:
+            text = f"{describe(item)} would be gone by then: systemd stops {item.owner.name} first (Conflicts=)"
+            yield Finding(Level.INFO, "would-stop", text), Exit.OK
+        elif item.verdict is Verdict.CONFLICT:
             yield Finding(Level.ERROR, "conflict", f"{describe(item)} is in the way: {item.why}{advice(item)}"), Exit.TEMPFAIL
         elif item.verdict is Verdict.REAP:
             yield Finding(Level.INFO, "would-reap", f"{describe(item)} would be reaped: {item.why}"), Exit.OK
@@ -270,12 +278,17 @@ def _ports(
 ) -> Found:
     """Who has the engine's port now: fine if it is this unit's own run, or would be reaped."""
     fine = {item.process.pid for item in seen.judged if item.rule == "current-run" or item.verdict is Verdict.REAP}
+    ending = parents([item for item in seen.judged if item.verdict is Verdict.REAP])
     where = config.server.endpoint().uds or f"port {config.server.endpoint().port}"
     for listener in listeners:
-        if pids[listener.inode] not in fine:
-            who = describe_owner(listener, observer.proc)
-            hint = "stop it, or give the engine another port"
-            yield Finding(Level.ERROR, "port-taken", f"{where} is taken by {who}", hint, key="server.command"), Exit.TEMPFAIL
+        if pids[listener.inode] in fine:
+            continue
+        taken, key = taken_by(listener, observer.proc), "server.command"
+        if taken.pid in ending:
+            text = f"{where} is taken by {taken.who}, whose workers would be reaped: a start gives it time to end by itself"
+            yield Finding(Level.INFO, "port-taken", text, f"if it does not, {taken.cure}", key=key), Exit.OK
+        else:
+            yield Finding(Level.ERROR, "port-taken", f"{where} is taken by {taken.who}", taken.cure, key=key), Exit.TEMPFAIL
 
 
 def _memory(config: Config, claim: list[str], view: GpuView, seen: Observation) -> Found:

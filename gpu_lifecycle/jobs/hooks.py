@@ -135,7 +135,7 @@ def pre_start(unit: UnitName, layout: Layout) -> Exit:
         result = hook.sweep(config, survivors_only=False)
         if result.status is not Exit.OK:
             return _refuse(hook, result.status, result.text)
-        return _unfit(hook) or _port_free(hook, config) or _allow(hook, result)
+        return _unfit(hook) or _port_free(hook, config, result) or _allow(hook, result)
     except UsageError:
         raise
     except LifecycleError as error:
@@ -217,17 +217,11 @@ def _unfit(hook: Hook) -> Exit | None:
     return _refuse(hook, worst, said + more)
 
 
-def _port_free(hook: Hook, config: Config) -> Exit | None:
-    """Engines find out about a taken port only after the whole load; here it is refused before it."""
-    from gpu_lifecycle.system.sockets import describe_owner, listeners_at
+def _port_free(hook: Hook, config: Config, result: SweepResult) -> Exit | None:
+    from gpu_lifecycle.jobs.port import await_port
 
-    proc = Proc()
-    endpoint = config.server.endpoint()
-    taken = listeners_at(endpoint, proc)
-    if not taken:
-        return None
-    where = endpoint.uds or f"port {endpoint.port}"
-    return _refuse(hook, Exit.TEMPFAIL, f"{where} of the engine is taken by {describe_owner(taken[0], proc)}")
+    problem = await_port(config, [item for item in result.judged if item.process.pid in result.results], hook.show)
+    return _refuse(hook, Exit.TEMPFAIL, problem) if problem else None
 
 
 def _refuse(hook: Hook, status: Exit, text: str) -> Exit:

@@ -25,11 +25,11 @@ COLOURS = {
     "refused": "yellow",
     "lost": "red",
 }
-PIPE_WIDTH = 160
+PIPE_WIDTH = 4000  # no line of a pipe is folded: what reads it counts on one line for each process or GPU
 
 
 def console() -> Console:
-    """Colour and the terminal's width on a terminal; a fixed width and no colour in a pipe."""
+    """Colour and the terminal's width on a terminal; no colour and as wide as it takes in a pipe."""
     found = Console()
     return found if found.is_terminal else Console(width=PIPE_WIDTH, no_color=True)
 

@@ -60,7 +60,7 @@ def check_neighbours(
             yield Finding(Level.INFO, "other-config", text, f"gpu-lifecycle check {other.name}", layout.config(other))
             continue
         found += [claim] if claim else []
-    yield from shared(Claim(unit.service, frozenset(mine), _conflicts(loaded.properties)), found)
+    yield from shared(Claim(unit.service, frozenset(mine), _conflicts(loaded.properties), _ordered(loaded.properties)), found)
 
 
 def _claim(unit: UnitName, layout: Layout, view: GpuView) -> Claim | None:
@@ -74,8 +74,17 @@ def _claim(unit: UnitName, layout: Layout, view: GpuView) -> Claim | None:
         return None
     config = load_config(layout, unit)
     gpus = claimed(view, config.gpus.claim, None)
-    return Claim(unit.service, frozenset(gpu.uuid for gpu in gpus), _conflicts(properties))
+    return Claim(unit.service, frozenset(gpu.uuid for gpu in gpus), _conflicts(properties), _ordered(properties))
 
 
 def _conflicts(properties: Mapping[str, Any]) -> frozenset[str]:
     return frozenset((*(properties.get("Conflicts") or ()), *(properties.get("ConflictedBy") or ())))
+
+
+def _ordered(properties: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset((*(properties.get("After") or ()), *(properties.get("Before") or ())))
+
+
+def stopped_first(properties: Mapping[str, Any]) -> frozenset[str]:
+    """The units that systemd stops, and waits for, before it starts this one (systemd.unit(5), Conflicts=)."""
+    return _conflicts(properties) & _ordered(properties)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpu_lifecycle.facts import Gpu, Judged, OwnerKind, Sight, Verdict
+from gpu_lifecycle.facts import Gpu, Judged, Owner, OwnerKind, Process, Sight, Verdict
 from gpu_lifecycle.rules.quantity import show_count, show_size
 
 
@@ -23,19 +23,22 @@ def describe(item: Judged) -> str:
 
 def advice(item: Judged) -> str:
     """The command that would clear a conflict, through the holder's owner; "" where there is none to give."""
-    if item.verdict is not Verdict.CONFLICT:
-        return ""
-    name = item.owner.name
-    if item.owner.kind is OwnerKind.UNIT and "/" not in name:
-        return f"; to clear it: systemctl stop {name}"
-    if item.owner.kind is OwnerKind.UNIT:
-        return f"; to clear it: systemctl --user --machine={item.process.user}@ stop {name.rpartition('/')[2]}"
-    if item.owner.kind is OwnerKind.CONTAINER:
+    return f"; {clearing(item.process, item.owner)}" if item.verdict is Verdict.CONFLICT else ""
+
+
+def clearing(process: Process, owner: Owner) -> str:
+    """The command that ends a process through whoever answers for it: what systemd or Docker keeps alive comes back else."""
+    name = owner.name
+    if owner.kind is OwnerKind.UNIT and "/" not in name:
+        return f"to clear it: systemctl stop {name}"
+    if owner.kind is OwnerKind.UNIT:
+        return f"to clear it: systemctl --user --machine={process.user}@ stop {name.rpartition('/')[2]}"
+    if owner.kind is OwnerKind.CONTAINER:
         engine, _, container = name.partition(":")
         command = {"docker": "docker stop", "podman": "podman stop", "lxc": "lxc-stop -n", "machine": "machinectl poweroff",
                    "nspawn": "machinectl poweroff"}.get(engine)  # fmt: skip
-        return f"; to clear it: {command} {container}" if command else "; stop its container or pod"
-    return f"; to clear it: kill {item.process.pid} (look first: ps -fp {item.process.pid})"
+        return f"to clear it: {command} {container}" if command else "stop its container or pod"
+    return f"to clear it: kill {process.pid} (look first: ps -fp {process.pid})"
 
 
 def judged_fields(item: Judged) -> dict[str, str]:

@@ -230,21 +230,33 @@ def version_findings(unit: Unit, version: str) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a managed unit claims: UUIDs, and the units that it cannot run beside."""
+    """What a managed unit claims: UUIDs; the units that it cannot run beside, and those that it is ordered with."""
 
     unit: str
     gpus: frozenset[str]
     conflicts: frozenset[str] = frozenset()
+    ordered: frozenset[str] = frozenset()  # after or before which it starts
 
 
 def shared(mine: Claim, others: Sequence[Claim]) -> Iterator[Finding]:
-    """Other units that claim a GPU of this one, where neither has Conflicts= with the other."""
+    """Other units that claim a GPU of this one, where systemd does not stop the one before it starts the other.
+
+    Conflicts= alone sets no order (systemd.unit(5)): the start would meet the other one while it still drains.
+    """
     for other in others:
         both = mine.gpus & other.gpus
-        if both and other.unit not in mine.conflicts and mine.unit not in other.conflicts:
+        conflict = other.unit in mine.conflicts or mine.unit in other.conflicts
+        if not both or (conflict and (other.unit in mine.ordered or mine.unit in other.ordered)):
+            continue
+        claims = f"{other.unit} claims {len(both)} of this unit's {len(mine.gpus)} GPUs"
+        edit = f"systemctl edit {mine.unit}: [Unit] "
+        if conflict:
+            text = f"{claims}, and Conflicts= has no After= beside it: the second one to start meets the first before it has ended"
+            hint = f"{edit}After={other.unit}"
+        else:
             text = (
-                f"{other.unit} claims {len(both)} of this unit's {len(mine.gpus)} GPUs, and neither has Conflicts= with the "
-                "other: the second one to start waits for as long as the first one runs"
+                f"{claims}, and neither has Conflicts= with the other: the second one to start waits for as long as the first "
+                "one runs"
             )
-            hint = f"systemctl edit {mine.unit}: [Unit] Conflicts={other.unit}; or give each its own GPUs"
-            yield Finding(Level.WARN, "units-share-gpu", text, hint, key="gpus.claim")
+            hint = f"{edit}Conflicts={other.unit} and After={other.unit}; or give each its own GPUs"
+        yield Finding(Level.WARN, "units-share-gpu", text, hint, key="gpus.claim")

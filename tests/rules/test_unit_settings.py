@@ -133,6 +133,7 @@ def test_versions() -> None:
 
 
 A, B = frozenset(("GPU-a", "GPU-b")), frozenset(("GPU-b",))
+X, Y = frozenset(("x.service",)), frozenset(("y.service",))
 
 
 @pytest.mark.parametrize(
@@ -140,14 +141,19 @@ A, B = frozenset(("GPU-a", "GPU-b")), frozenset(("GPU-b",))
     [
         (Claim("x.service", A), Claim("y.service", B), 1),
         (Claim("x.service", A), Claim("y.service", frozenset(("GPU-c",))), 0),
-        (Claim("x.service", A, frozenset(("y.service",))), Claim("y.service", B), 0),
-        (Claim("x.service", A), Claim("y.service", B, frozenset(("x.service",))), 0),
+        (Claim("x.service", A, Y, Y), Claim("y.service", B), 0),
+        (Claim("x.service", A, Y), Claim("y.service", B, frozenset(), X), 0),
+        (Claim("x.service", A), Claim("y.service", B, X, X), 0),
+        (Claim("x.service", A, Y), Claim("y.service", B), 1),
+        (Claim("x.service", A, frozenset(), Y), Claim("y.service", B), 1),
     ],
 )
 def test_two_units_on_one_gpu(mine: Claim, other: Claim, count: int) -> None:
     items = list(shared(mine, [other]))
     assert [item.code for item in items] == ["units-share-gpu"] * count
     assert all("claims 1 of this unit's 2 GPUs" in item.message for item in items)
+    assert all(item.hint.startswith("systemctl edit x.service: [Unit] ") and "After=y.service" in item.hint for item in items)
+    assert all(("Conflicts=y.service" in item.hint) is not bool(mine.conflicts) for item in items)
 
 
 def test_lines_that_go_on_are_one() -> None:

@@ -109,6 +109,9 @@ def test_two_units_on_one_gpu(site: Site, neighbour: str) -> None:
     (item,) = (item for item in findings(site) if item["code"] == "units-share-gpu")
     assert "gpu-lifecycle@second.service claims 1 of this unit's 8 GPUs" in item["message"]
     with site.drop_in("[Unit]\nConflicts=gpu-lifecycle@second.service\n"):
+        (item,) = (item for item in findings(site) if item["code"] == "units-share-gpu")
+        assert item["hint"].endswith("[Unit] After=gpu-lifecycle@second.service")
+    with site.drop_in("[Unit]\nConflicts=gpu-lifecycle@second.service\nAfter=gpu-lifecycle@second.service\n"):
         assert "units-share-gpu" not in [item["code"] for item in findings(site)]
         assert "units-share-gpu" not in [item["code"] for item in findings(site, "gpu-lifecycle@second")]
     site.machine.write(neighbour, "\0 rubbish")
