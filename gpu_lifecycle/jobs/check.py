@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError
 from gpu_lifecycle.facts import Finding, Gpu, GpuView, Layout, Level, UnitName, Verdict
+from gpu_lifecycle.jobs.environment import given
 from gpu_lifecycle.jobs.fitness import examine
 from gpu_lifecycle.jobs.host import Around, check_host
 from gpu_lifecycle.jobs.inspect import managed_units, print_json, scene_for
@@ -22,11 +23,9 @@ from gpu_lifecycle.rules.claims import claimed
 from gpu_lifecycle.rules.nodes import cure, lacking, missing
 from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.rules.report import advice, describe
-from gpu_lifecycle.rules.sandbox import environment
 from gpu_lifecycle.rules.unexplained import Place, amount, explain
 from gpu_lifecycle.rules.verdict import Scene
 from gpu_lifecycle.rules.visible import variables
-from gpu_lifecycle.system.as_user import account
 from gpu_lifecycle.system.devices import find_devices, inner_namespace, open_handles, what_is
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.procfs import Proc
@@ -93,14 +92,14 @@ def _all(unit: UnitName, layout: Layout, probe: GpuProbe) -> Found:
     yield from _command(config, layout.config(unit))
     yield from _shared_memory(unit, config, layout.config(unit))
     yield from _key(config, layout.config(unit))
-    env = _environment(loaded, config)
+    env, certain = yield from _environment(loaded, config)
     models = Preflight(config, unit.service, env)
     try:  # all else is looked at while a child reads the files of the models
         view = probe.view(NVML_SECONDS)
         gpus = _claimed(view, config)
         rest = [*_set_up(unit, config, layout, loaded, env, gpus), *_neighbours(unit, layout, loaded, view, gpus)]
         rest += _gpus(unit, config, layout, probe, view, stopped_first(loaded.properties))
-        yield from _models(models, gpus, certain=not loaded.properties.get("EnvironmentFiles"))
+        yield from _models(models, gpus, certain=certain)
     finally:
         models.close()
     yield from rest
@@ -157,12 +156,14 @@ def _listeners(config: Config) -> list[Listener]:
         return []
 
 
-def _environment(loaded: Loaded, config: Config) -> dict[str, str]:
-    """The engine's, as far as it can be told from here: what systemd gives the unit; without it, our own."""
+def _environment(loaded: Loaded, config: Config) -> Generator[tuple[Finding, Exit], None, tuple[dict[str, str], bool]]:
+    """The engine's: what systemd gives the unit; without it, our own. False: a part of it could not be read here."""
     if not loaded.properties:
-        return {**os.environ, **config.server.environment}
-    who = account(str(loaded.properties.get("User") or "root"))
-    return environment(loaded.properties, who.home if who else "") | config.server.environment
+        return {**os.environ, **config.server.environment}, True
+    found = given(loaded.properties, loaded.version)
+    for finding in found.findings:
+        yield finding, Exit.CONFIG
+    return found.values | config.server.environment, found.certain
 
 
 def _systemd(unit: UnitName) -> Generator[tuple[Finding, Exit], None, Loaded]:

@@ -21,6 +21,7 @@ CODES = {
     "unit-not-reloaded": "the unit's files are newer than what systemd has read of them",
     "unit-file-unread": "a file of the unit could not be read: what it says is not judged",
     "directive-ignored": "a directive of the unit is newer than this systemd, which ignores it",
+    "environment-file": "a file that EnvironmentFile= names cannot be read, and so systemd will not start the unit",
     "units-share-gpu": "two managed units claim one GPU, and nothing keeps them from running at once",
     "other-config": "the config of another unit cannot be read: whether it claims the same GPUs is not known",
 }
@@ -251,7 +252,7 @@ def shared(mine: Claim, others: Sequence[Claim]) -> Iterator[Finding]:
         claims = f"{other.unit} claims {len(both)} of this unit's {len(mine.gpus)} GPUs"
         edit = f"systemctl edit {mine.unit}: [Unit] "
         if conflict:
-            text = f"{claims}, and Conflicts= has no After= beside it: the second one to start meets the first before it has ended"
+            text = f"{claims}, and Conflicts= has no After= beside it: the second one starts before the first has ended"
             hint = f"{edit}After={other.unit}"
         else:
             text = (

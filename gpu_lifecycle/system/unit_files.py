@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import stat as st
 from collections.abc import Iterable
@@ -18,8 +19,8 @@ def read_unit_files(paths: Iterable[str]) -> tuple[UnitText, ...]:
     return tuple(read_text(path) for path in list(paths)[:FILES_LIMIT])
 
 
-def read_text(path: str) -> UnitText:
-    """A small text file; bytes that are no UTF-8 are replaced."""
+def read_text(path: str, errors: str = "replace") -> UnitText:
+    """A small text file; bytes that are no UTF-8 are replaced, or what else ``errors`` says (codecs)."""
     try:
         fd = os.open(path, _FLAGS)
     except (OSError, ValueError) as error:
@@ -36,7 +37,7 @@ def read_text(path: str) -> UnitText:
         os.close(fd)
     if len(data) > LIMIT:
         return UnitText(path, problem=f"it is larger than {LIMIT >> 10} KiB")
-    return UnitText(path, data.decode("utf-8", "replace"))
+    return UnitText(path, data.decode("utf-8", errors))
 
 
 def list_folder(folder: str, suffix: str) -> list[str]:
@@ -45,3 +46,8 @@ def list_folder(folder: str, suffix: str) -> list[str]:
         return sorted(f"{folder}/{name}" for name in os.listdir(folder) if name.endswith(suffix))[:FILES_LIMIT]
     except OSError:
         return []
+
+
+def matching(pattern: str) -> list[str]:
+    """The paths that a pattern of glob(7) names, sorted."""
+    return sorted(glob.glob(pattern))
