@@ -287,7 +287,8 @@ def _ports(
         taken, key = taken_by(listener, observer.proc), "server.command"
         if taken.pid in ending:
             text = f"{where} is taken by {taken.who}, whose workers would be reaped: a start gives it time to end by itself"
-            yield Finding(Level.INFO, "port-taken", text, f"if it does not, {taken.cure}", key=key), Exit.OK
+            hint = f"if it does not: {taken.cure.removeprefix('to clear it: ')}"
+            yield Finding(Level.INFO, "port-taken", text, hint, key=key), Exit.OK
         else:
             yield Finding(Level.ERROR, "port-taken", f"{where} is taken by {taken.who}", taken.cure, key=key), Exit.TEMPFAIL
 

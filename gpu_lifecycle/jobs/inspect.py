@@ -14,7 +14,7 @@ from gpu_lifecycle.jobs.observe import Observer
 from gpu_lifecycle.jobs.runs import past_runs
 from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.jobs.sweep import NVML_SECONDS, Sweep, SweepResult
-from gpu_lifecycle.rules.claims import claimed
+from gpu_lifecycle.rules.claims import named
 from gpu_lifecycle.rules.fitness import state
 from gpu_lifecycle.rules.report import gpu_json, holder_json, sight_json
 from gpu_lifecycle.rules.unexplained import amount
@@ -91,7 +91,7 @@ def _claim_of(config: Config | None, view: GpuView) -> list[str]:
     if config is None or view.error:
         return [gpu.uuid for gpu in view.gpus]
     try:
-        return [gpu.uuid for gpu in claimed(view, config.gpus.claim, None)]
+        return [gpu.uuid for gpu in named(view, config.gpus.claim)]
     except LifecycleError as error:
         print(f"gpu-lifecycle: {error}", file=sys.stderr)
         return []
@@ -147,7 +147,7 @@ def _claims(layout: Layout, view: GpuView) -> dict[str, list[str]]:
     for unit in managed_units(layout):
         try:
             config = load_config(layout, unit)
-            mine = claimed(view, config.gpus.claim, None)
+            mine = named(view, config.gpus.claim)
         except (ConfigError, LifecycleError) as error:
             print(f"gpu-lifecycle: {error}", file=sys.stderr)
             continue

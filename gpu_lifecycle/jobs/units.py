@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_lifecycle.errors import LifecycleError
 from gpu_lifecycle.facts import Finding, GpuView, Layout, Level, UnitName
-from gpu_lifecycle.rules.claims import claimed
+from gpu_lifecycle.rules.claims import named
 from gpu_lifecycle.rules.units import Claim, Unit, shared, unit_findings, version_findings
 from gpu_lifecycle.system.unit_files import read_unit_files
 
@@ -73,7 +73,7 @@ def _claim(unit: UnitName, layout: Layout, view: GpuView) -> Claim | None:
     if properties.get("LoadState") != "loaded":
         return None
     config = load_config(layout, unit)
-    gpus = claimed(view, config.gpus.claim, None)
+    gpus = named(view, config.gpus.claim)
     return Claim(unit.service, frozenset(gpu.uuid for gpu in gpus), _conflicts(properties), _ordered(properties))
 
 

@@ -164,7 +164,7 @@ def _often(row: Row, found: list[Row]) -> str:
     if not total:
         return "no earlier run is known"
     if not count:
-        return f"none of the {show_count(total, 'earlier run')} that are known"
+        return "not so in the one earlier run that is known" if total == 1 else f"none of {total} earlier runs"
     last = f", the last {_when(number(same[0], 'ended'))}" if same else ""
     since = f", {times(row)} in a row since the first {_when(number(row, 'first'))}" if times(row) > 1 else last
     return f"{count} of {show_count(total, 'earlier run')}{since}"

@@ -18,7 +18,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     ),
     "refused-75": (
         "the start was refused for now: something is in the way",
-        "clear what the message names; systemd tries again by itself",
+        "clear what the message names; systemd tries again by itself, and at once with: systemctl restart UNIT",
     ),
     "refused-77": ("the start was refused: something is not permitted", "grant what the message names, then start the unit"),
     "refused-78": (

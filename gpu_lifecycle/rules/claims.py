@@ -27,10 +27,7 @@ def claimed(view: GpuView, claim: str | Sequence[str | int], count: int | None) 
 
     Raises UnavailableError where a GPU is missing or broken, ConfigError where the claim can never fit.
     """
-    if view.error:
-        raise trouble("cannot look at the GPUs", view.error)
-    whole = tuple(gpu for gpu in view.gpus if not gpu.parent)
-    found = whole if claim == "all" else tuple(_one(view, item) for item in claim)
+    found = named(view, claim)
     if not found:
         raise UnavailableError("there is no GPU that NVML shows", hint="compare with lspci -d 10de: and nvidia-smi -L")
     uuids = [gpu.uuid for gpu in found]
@@ -47,6 +44,14 @@ def claimed(view: GpuView, claim: str | Sequence[str | int], count: int | None) 
             hint="see which one is missing: gpu-lifecycle gpus; or correct gpus.count",
         )
     return found
+
+
+def named(view: GpuView, claim: str | Sequence[str | int]) -> tuple[Gpu, ...]:
+    """The GPUs that a claim means, whatever their state. Raises UnavailableError, ConfigError for one that it does not find."""
+    if view.error:
+        raise trouble("cannot look at the GPUs", view.error)
+    whole = tuple(gpu for gpu in view.gpus if not gpu.parent)
+    return whole if claim == "all" else tuple(_one(view, item) for item in claim)
 
 
 def trouble(what: str, error: GpuError) -> UnavailableError:

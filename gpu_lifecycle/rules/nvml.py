@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -65,7 +66,7 @@ def classify(code: str, text: str = "") -> GpuError:
 def with_versions(error: GpuError, kernel: str, library: str) -> GpuError:
     """An error that says which two versions do not go together; as it is where neither is known."""
     parts = [f"the kernel runs {printable(kernel, 40)}"] if kernel else []
-    parts += [f"the library is {printable(library, 60)}"] if library else []
+    parts += [f"the library is {printable(library, 60)}"] if re.search(r"\.so\.\d+\.", library) else []
     return replace(error, text=f"{error.text}; {', '.join(parts)}") if error.code == MISMATCH and parts else error
 
 

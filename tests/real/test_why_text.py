@@ -78,7 +78,9 @@ def test_the_last_end_in_full(layout: Layout, capsys: pytest.CaptureFixture[str]
     assert document["cause"]["code"] == "cuda-oom"
     assert document["run"]["phases"] == {"pre-start": 1.2, "loading": 60.0}
     why(UNIT, layout, "b", as_json=False)
-    assert "was stopped at" in shown(capsys)
+    text = shown(capsys)
+    assert "was stopped at" in text
+    assert "  before: not so in the one earlier run that is known\n" in text
 
 
 def test_a_run_that_is_not_there_or_not_the_only_one(layout: Layout) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError, UnavailableError
 from gpu_lifecycle.facts import ErrorClass, Gpu, GpuError, GpuView
-from gpu_lifecycle.rules.claims import STEADY_BYTES, claimed, full_gpus, judge_release, pci_key, trouble
+from gpu_lifecycle.rules.claims import STEADY_BYTES, claimed, full_gpus, judge_release, named, pci_key, trouble
 
 GIB = 2**30
 UUIDS = ("GPU-aaaa1111", "GPU-aaaa2222", "GPU-bbbb1111")
@@ -77,6 +77,14 @@ def test_claim_refused(
 
 def test_a_broken_gpu_that_is_not_claimed_is_no_matter() -> None:
     assert claimed(GpuView((GPUS[0], replace(GPUS[1], error=LOST))), [0], 1) == (GPUS[0],)
+
+
+def test_a_lost_gpu_is_claimed_all_the_same() -> None:
+    view = GpuView((GPUS[0], replace(GPUS[1], error=LOST)))
+    assert named(view, "all") == view.gpus
+    assert named(view, [0]) == view.gpus[:1]
+    with pytest.raises(UnavailableError, match="cannot look"):
+        named(GpuView((), error=LOST), "all")
 
 
 @pytest.mark.parametrize(

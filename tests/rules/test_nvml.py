@@ -133,6 +133,7 @@ def test_nothing_malformed_becomes_a_figure(answer: Any) -> None:
         ("18", "570.86\n", "libnvidia-ml.so.575.51", "; the kernel runs 570.86\\x0a, the library is libnvidia-ml.so.575.51"),
         ("18", "", "libnvidia-ml.so.575.51", "; the library is libnvidia-ml.so.575.51"),
         ("18", "", "", ""),
+        ("18", "", "libnvidia-ml.so.1", ""),
         ("9", "570.86", "libnvidia-ml.so.575.51", ""),
     ],
 )
