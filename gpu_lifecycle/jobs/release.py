@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from gpu_lifecycle.errors import BusyError, LifecycleError, NotPermittedError
+from gpu_lifecycle.errors import BusyError, LifecycleError, NotPermittedError, UsageError
 from gpu_lifecycle.facts import Layout, UnitName
 from gpu_lifecycle.jobs.inspect import managed_units
 from gpu_lifecycle.rules.names import parse_unit
@@ -24,7 +24,8 @@ POLL = 0.05
 def release(layout: Layout, name: str = ALL) -> int:
     """Prints what was asked of whom. Returns 0 where every daemon that runs has let go.
 
-    Raises NotPermittedError; LifecycleError for a daemon that cannot be asked; BusyError for one that still has NVML open.
+    Raises NotPermittedError; UsageError for a unit that is none; LifecycleError for a daemon that cannot be asked; BusyError
+    for one that still has NVML open.
     """
     if os.geteuid() != 0:
         raise NotPermittedError("cannot ask the daemons: they run as other users", hint="run it with sudo")
@@ -37,6 +38,8 @@ def release(layout: Layout, name: str = ALL) -> int:
             _ask(unit, state.main_pid)
             _see(unit, state.control_group)
             print(f"{unit.service}: NVML is let go of for a minute")
+    if not asked and name != ALL and parse_unit(name) not in managed_units(layout):
+        raise UsageError(f"there is no unit {parse_unit(name).service}", hint="gpu-lifecycle status lists the managed units")
     if not asked:
         print("no daemon runs, and so none holds NVML open")
     return 0

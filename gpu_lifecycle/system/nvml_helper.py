@@ -295,8 +295,10 @@ def main() -> NoReturn:
         if not line:
             session.close()
             os._exit(0)  # nothing is left to close, and whoever waits for our end need not wait for an interpreter's
-        sys.stdout.write(json.dumps(answer(session, line)) + "\n")
-        sys.stdout.flush()
+        try:
+            print(json.dumps(answer(session, line)), flush=True)
+        except BrokenPipeError:
+            os._exit(0)  # whoever asked has ended before the answer, for a reason of its own
 
 
 if __name__ == "__main__":

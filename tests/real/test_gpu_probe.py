@@ -199,6 +199,23 @@ def test_an_idle_helper_lets_go(driver: Callable[..., None], probe: GpuProbe, tm
     assert counts(tmp_path) == [2, 1]
 
 
+def test_who_asks_and_goes_is_no_error(driver: Callable[..., None]) -> None:
+    """A command that ends before the helper has answered: it says nothing, least of all a traceback."""
+    import pynvml
+
+    driver()
+    process = [sys.executable, "-I", "-B", "-S", nvml_helper.__file__, str(Path(pynvml.__file__).parent)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(process, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1) as helper:
+        assert helper.stdin
+        assert helper.stdout
+        assert helper.stderr
+        helper.stdout.close()
+        helper.stdin.write(json.dumps({"id": 1, "op": "view"}) + "\n")
+        helper.stdin.close()
+        assert (helper.wait(LONG), helper.stderr.read()) == (0, "")
+
+
 def test_release(driver: Callable[..., None], tmp_path: Path) -> None:
     """The helper alone, as a program."""
     import pynvml

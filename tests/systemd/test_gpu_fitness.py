@@ -124,6 +124,8 @@ def test_nvml_is_let_go_of_on_request(site: Site) -> None:
     site.stop()
     assert "no daemon runs" in site.ask("gpu-lifecycle", "gpus", "--release")
     assert "no daemon runs" in site.ask("gpu-lifecycle", "gpus", "--release", "sglang-kimi")
+    done = site.machine.run(["gpu-lifecycle", "gpus", "--release", "sglang-kimmy"], check=False)
+    assert (done.returncode, "no unit sglang-kimmy.service" in done.stderr) == (2, True)
 
 
 def test_who_does_not_know_the_request_is_not_sent_it(site: Site) -> None:

@@ -59,3 +59,13 @@ def test_a_sweep_that_sees_part_kills_nobody_and_calls_nothing_free(site: Site) 
     assert (done.returncode, document["outcome"]) == (75, "unknown"), document["text"]
     assert "grant CAP_SYS_PTRACE" in document["text"]
     assert site.alive(orphan)
+
+
+def test_check_without_root_does_not_say_what_a_start_would_do(site: Site) -> None:
+    done = site.machine.run(["gpu-lifecycle", "check", "sglang-kimi"], check=False, user="alice")
+    assert done.returncode == 75
+    last = done.stdout.splitlines()[-1]
+    assert last == "sglang-kimi.service: whether a start would go through is not known: run check as root"
+    line = shlex.join([*WITHOUT.split(), "gpu-lifecycle", "check", "sglang-kimi"])
+    done = site.machine.run(["sh", "-c", line], check=False)
+    assert done.stdout.splitlines()[-1] == "sglang-kimi.service: a start would be refused"
