@@ -86,7 +86,8 @@ def _lines(item: dict[str, Any]) -> str:
     lines = [f"{item['unit']}: {item['phase']}{age}", f"  {printable(str(item['text']), 400)}"]
     if item["systemd"]:
         systemd = item["systemd"]
-        lines.append(f"  systemd: {systemd['active']} ({systemd['sub']}), {systemd['restarts']} automatic restarts")
+        again = f"; its next try at once: systemctl restart {item['unit']}" if "auto-restart" in str(systemd["sub"]) else ""
+        lines.append(f"  systemd: {systemd['active']} ({systemd['sub']}), {systemd['restarts']} automatic restarts{again}")
     lines += _progress_line(item)
     lines += [_gpu_line(gpu) for gpu in item["gpus"] if isinstance(gpu, dict)]
     lines += [
