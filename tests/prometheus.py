@@ -16,7 +16,11 @@ from pathlib import Path
 import pytest
 
 CACHE = Path(tempfile.gettempdir()) / f"gpu-lifecycle-prometheus-{os.getuid()}"
-PACKAGES = {"promtool": "prometheus", "prometheus": "prometheus", "prometheus-node-exporter": "prometheus-node-exporter"}
+PACKAGES = {  # where each program is to be looked for: promtool is a package of its own from Debian 13 on
+    "promtool": ("prometheus", "promtool"),
+    "prometheus": ("prometheus",),
+    "prometheus-node-exporter": ("prometheus-node-exporter",),
+}
 
 
 def program(name: str) -> Path:
@@ -24,10 +28,13 @@ def program(name: str) -> Path:
     found = shutil.which(name)
     if found:
         return Path(found)
-    cached = CACHE / PACKAGES[name] / "usr/bin" / name
-    if not cached.exists():
-        _fetch(PACKAGES[name])
-    return cached
+    places = [CACHE / package / "usr/bin" / name for package in PACKAGES[name]]
+    for package, place in zip(PACKAGES[name], places, strict=True):
+        if not any(known.exists() for known in places):
+            _fetch(package)
+        if place.exists():
+            return place
+    pytest.skip(f"no {name} in the packages {', '.join(PACKAGES[name])}")
 
 
 def _fetch(package: str) -> None:

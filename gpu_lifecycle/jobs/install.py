@@ -89,9 +89,10 @@ def install(unit: UnitName, layout: Layout, *, enable: bool) -> list[str]:
     _place_pages(work)
     if work.on_machine:
         _take_into_use(work)
-        _reload(work)
     if enable:
         _enable(work)
+    if work.on_machine:
+        _reload(work)
     if not work.lines:
         work.say("nothing to do")
     if work.on_machine:
@@ -227,11 +228,12 @@ def _take_into_use(work: _Work) -> None:
 
 
 def _reload(work: _Work) -> None:
-    """Have systemd read the unit where its file changed, now or in an installation that was cut short.
+    """Have systemd read the unit where its file or its link changed, now or in an installation that was cut short.
 
+    A link that is new counts: systemd 255 asks for a reload then, and what enables a unit holds only from there on.
     Only then: on a container host a daemon-reload can take the GPUs away from running containers.
     """
-    changed = not work.touched.isdisjoint((work.unit_place, work.shm_place))
+    changed = not work.touched.isdisjoint((work.unit_place, work.shm_place, work.link))
     if not work.booted:
         if changed and work.on_machine:
             work.say("skipped daemon-reload: systemd does not run here; it reads the unit when it starts")
@@ -252,6 +254,7 @@ def _enable(work: _Work) -> None:
         with _skipping(work):
             if bus.is_enabled(service) != "enabled":
                 bus.enable(service)
+                work.touched.add(work.link)
                 work.say(f"enabled {service}: it starts at boot")
             return
     if os.path.lexists(work.link):
