@@ -10,7 +10,7 @@ _gpu_lifecycle_units() {
 # What follows the commands $1: an option's value (after $2), a positional (the $2-th), or the options themselves.
 _gpu_lifecycle_is_command() {
     case $1 in
-        " holders" | " gpus" | " check" | " sweep" | " serve" | " hook" | " status" | " why" | " runs" | " install" | " uninstall" | " config" | " config init" | " config show" | " demo") return 0 ;;
+        " holders" | " gpus" | " check" | " sweep" | " serve" | " hook" | " status" | " why" | " runs" | " timeline" | " install" | " uninstall" | " config" | " config init" | " config show" | " demo") return 0 ;;
         *) return 1 ;;
     esac
 }
@@ -27,6 +27,7 @@ _gpu_lifecycle_options() {
         " status") echo "-h --help --json --follow" ;;
         " why") echo "-h --help --json --run" ;;
         " runs") echo "-h --help --json" ;;
+        " timeline") echo "-h --help --json --run --svg --png" ;;
         " install") echo "-h --help --root --enable" ;;
         " uninstall") echo "-h --help --root" ;;
         " config") echo "-h --help" ;;
@@ -40,6 +41,9 @@ _gpu_lifecycle_value() {
     case "$1 $2" in
         " gpus --release") echo "?unit" ;;
         " why --run") echo "nothing" ;;
+        " timeline --run") echo "nothing" ;;
+        " timeline --svg") echo "file" ;;
+        " timeline --png") echo "file" ;;
         " install --root") echo "folder" ;;
         " uninstall --root") echo "folder" ;;
         " config init --engine") echo "words sglang vllm llama.cpp tgi triton tensorrt-llm ollama custom" ;;
@@ -49,7 +53,7 @@ _gpu_lifecycle_value() {
 
 _gpu_lifecycle_positional() {
     case "$1 $2" in
-        " 0") echo "words holders gpus check sweep serve hook status why runs install uninstall config demo" ;;
+        " 0") echo "words holders gpus check sweep serve hook status why runs timeline install uninstall config demo" ;;
         " holders 0") echo "unit" ;;
         " check 0") echo "unit" ;;
         " sweep 0") echo "unit" ;;
@@ -59,6 +63,7 @@ _gpu_lifecycle_positional() {
         " status 0") echo "unit" ;;
         " why 0") echo "unit" ;;
         " runs 0") echo "unit" ;;
+        " timeline 0") echo "unit" ;;
         " install 0") echo "unit" ;;
         " uninstall 0") echo "unit" ;;
         " config 0") echo "words init show" ;;

@@ -41,11 +41,11 @@ function __gpu_lifecycle_after
 end
 
 function __gpu_lifecycle_is_command
-    contains -- $argv[1] 'holders' 'gpus' 'check' 'sweep' 'serve' 'hook' 'status' 'why' 'runs' 'install' 'uninstall' 'config' 'config init' 'config show' 'demo'
+    contains -- $argv[1] 'holders' 'gpus' 'check' 'sweep' 'serve' 'hook' 'status' 'why' 'runs' 'timeline' 'install' 'uninstall' 'config' 'config init' 'config show' 'demo'
 end
 
 function __gpu_lifecycle_awaits
-    contains -- "$argv[1] $argv[2]" 'why --run' 'install --root' 'uninstall --root' 'config init --engine' 'config init --output'
+    contains -- "$argv[1] $argv[2]" 'why --run' 'timeline --run' 'timeline --svg' 'timeline --png' 'install --root' 'uninstall --root' 'config init --engine' 'config init --output'
 end
 
 complete -c gpu-lifecycle -f
@@ -58,6 +58,7 @@ complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a hook -d 'the unit\'s o
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a status -d 'state, phase, progress, last probes'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a why -d 'why the last run ended, what was seen, what to do'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a runs -d 'the runs, how long their phases were, how they ended'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a timeline -d 'the start of a run as a picture: phases, memory, events'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a install -d 'install the unit, its config example, catalog, user and folders'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a uninstall -d 'take away what install wrote, and nothing else'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a config -d 'write a commented config, or show the one that holds'
@@ -95,6 +96,12 @@ complete -c gpu-lifecycle -n '__gpu_lifecycle_at "why" 0' -a '(__gpu_lifecycle_u
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "runs"' -s h -l help -d 'show this help message and exit'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "runs"' -l json -d 'one JSON document on standard output'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "runs" 0' -a '(__gpu_lifecycle_units)'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "timeline"' -s h -l help -d 'show this help message and exit'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "timeline"' -l json -d 'one JSON document on standard output'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "timeline"' -l run -x  -d 'another run: its id, or the beginning of it'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "timeline"' -l svg -r -F -d 'write it as SVG (-: to standard output)'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "timeline"' -l png -r -F -d 'write it as PNG; needs the package resvg-py'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "timeline" 0' -a '(__gpu_lifecycle_units)'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "install"' -s h -l help -d 'show this help message and exit'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "install"' -l root -x -a '(__fish_complete_directories)' -d 'install into an image below DIR'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "install"' -l enable -d 'start it at boot, too'

@@ -95,6 +95,13 @@ def run_runs(arguments: argparse.Namespace, layout: Layout) -> int:
     return runs(unit_name(arguments.unit), layout, as_json=arguments.json)
 
 
+def run_timeline(arguments: argparse.Namespace, layout: Layout) -> int:
+    from gpu_lifecycle.jobs.timeline import timeline
+
+    unit, run = unit_name(arguments.unit), arguments.run_id
+    return timeline(unit, layout, run, as_json=arguments.json, svg=arguments.svg, png=arguments.png)
+
+
 def run_check(arguments: argparse.Namespace, layout: Layout) -> int:
     from gpu_lifecycle.jobs.check import check
 
@@ -184,6 +191,10 @@ def parser() -> argparse.ArgumentParser:
     why = json_too(add("why", "why the last run ended, what was seen, what to do", run_why, "required"))
     why.add_argument("--run", dest="run_id", default="", metavar="ID", help="another run: its id, or the beginning of it")
     json_too(add("runs", "the runs, how long their phases were, how they ended", run_runs, "required"))
+    timeline = json_too(add("timeline", "the start of a run as a picture: phases, memory, events", run_timeline, "required"))
+    timeline.add_argument("--run", dest="run_id", default="", metavar="ID", help="another run: its id, or the beginning of it")
+    timeline.add_argument("--svg", default="", metavar="FILE", help="write it as SVG (-: to standard output)")
+    timeline.add_argument("--png", default="", metavar="FILE", help="write it as PNG; needs the package resvg-py")
     install = add("install", "install the unit, its config example, catalog, user and folders", run_install, "required")
     install.add_argument("--root", default="/", metavar="DIR", help="install into an image below DIR")
     install.add_argument("--enable", action="store_true", help="start it at boot, too")

@@ -10,6 +10,7 @@ from typing import Any
 from gpu_lifecycle.facts import Layout, Phase, UnitName
 from gpu_lifecycle.jobs.history import keep
 from gpu_lifecycle.jobs.output import EngineOutput
+from gpu_lifecycle.jobs.recording import Recording
 from gpu_lifecycle.jobs.state import StateFile
 from gpu_lifecycle.rules import lifecycle as life_rules
 from gpu_lifecycle.rules.account import cause_row, ended_of, joined, lines, number, spend
@@ -40,7 +41,9 @@ class Account:
         self.phase = Phase.PRE_START
         self.at = time.monotonic()
         began, at = number(self.row, "began"), number(self.row, "at")
-        if at is not None and at <= self.at:  # a reload: the program before this one was here
+        resumed = at is not None and at <= self.at  # a reload: the program before this one was here
+        self.recording = Recording(self.row, state.document.get("gpus"), resumed=resumed)
+        if at is not None and resumed:
             self.phase, self.at = Phase(state.document.get("phase", Phase.LOADING)), at
         elif began is not None:
             spend(self.row, Phase.PRE_START, time.time() - began)
@@ -56,6 +59,7 @@ class Account:
         self.phase, self.at = life.phase, now
         self.row["at"] = round(now, 3)
         self._hear(event)
+        self.recording.note(life, event)
         if life.was_ready and "ready_at" not in self.row:
             self.row |= {"ready_at": round(time.time(), 3), "steps": steps_text(life, now)}
             self._write()
@@ -100,7 +104,7 @@ class Account:
         task.add_done_callback(self.writes.discard)
 
     def _keep(self) -> int:
-        kept = keep(self.layout, self.unit, dict(self.row))
+        kept = keep(self.layout, self.unit, self.row | self.recording.row())
         if kept.complaint:
             self.journal.tell(Event("history-not-kept", kept.complaint))
         return kept.before

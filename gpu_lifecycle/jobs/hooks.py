@@ -249,7 +249,8 @@ def _allow(hook: Hook, result: SweepResult) -> Exit:
     warning = clear(hook.unit, _user_of, hook.journal, hook.show)
     text = f"GPUs swept in {result.seconds:.1f} s: {result.text}" + (f"; {warning}" if warning else "")
     hook.journal.tell(Event("start-allowed", text))
-    hook.say(text, gpus=[_gpu_state(gpu) for gpu in result.gpus], allowed=hook.run, kernel_log=_hand_over_kernel_log(hook))
+    gpus, account = [_gpu_state(gpu) for gpu in result.gpus], {**hook.state.document["account"], "reaped": len(result.results)}
+    hook.say(text, gpus=gpus, allowed=hook.run, kernel_log=_hand_over_kernel_log(hook), account=account)
     return Exit.OK
 
 

@@ -26,7 +26,7 @@ def why(unit: UnitName, layout: Layout, run: str, *, as_json: bool) -> int:
     """Prints why the last run, or ``run`` (its id or the beginning of it), has ended. Raises UsageError, NotPermittedError."""
     live = _live(unit, layout)
     found = _runs(unit, layout, live)
-    chosen = _named(found, run, unit) if run else next((row for row in found if "code" in row), None)
+    chosen = named(found, run, unit) if run else next((row for row in found if "code" in row), None)
     if as_json:
         print_json({"schema": 1, "unit": unit.service, "running": live, **_why_json(chosen, found, unit)})
         return Exit.OK
@@ -85,7 +85,7 @@ def _runs(unit: UnitName, layout: Layout, live: dict[str, str] | None) -> list[R
     return found
 
 
-def _named(found: list[Row], run: str, unit: UnitName) -> Row:
+def named(found: list[Row], run: str, unit: UnitName) -> Row:
     mine = [row for row in found if row["run"].startswith(run)]
     if len(mine) != 1:
         what = "there is no run" if not mine else f"{len(mine)} runs have an id"

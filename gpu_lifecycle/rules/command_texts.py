@@ -28,6 +28,9 @@ MORE: dict[str, str] = {
     " reload.",
     "status": "Without UNIT: every unit that has a config. With --follow, one line for each change, and an exit status of 0"
     " only where the end is ready.",
+    "timeline": "The last run that has come as far as to start its engine, or another one of gpu-lifecycle runs: how long each"
+    " phase took, the memory of each claimed GPU, what happened when, and how long the starts before it took. It is recorded"
+    " until READY=1 or the end of the run, in at most 120 points; after a reload in the middle of a start, from there on.",
     "install": "May be repeated: it renews what it wrote, and nothing that was edited. With --root, into an image: user and"
     " folders are then made when that boots.",
     "uninstall": "Refuses while the unit runs. What was edited stays, and is named.",

@@ -22,7 +22,8 @@ NAME = "history.db"
 DAMAGED = f"{NAME}.damaged"
 KEPT = 500  # runs
 TEXT = 2000  # characters of a text of a row
-TEXTS = 12000  # ... of its longest, the evidence
+LONG = ("evidence", "curve")
+TEXTS = 12000  # ... of its longest
 PAGES = 4096  # of 4 KiB: the file's greatest size
 LOCKED = 2.0  # seconds to wait for another one's write
 STEPS = 20_000_000  # of SQLite's machine that one use of it may take: the file may hold anything
@@ -120,7 +121,7 @@ def _times(row: Row) -> int:
 
 
 def _cut(key: str, value: Any) -> Any:
-    return value[: TEXTS if key == "evidence" else TEXT] if isinstance(value, str) else value
+    return value[: TEXTS if key in LONG else TEXT] if isinstance(value, str) else value
 
 
 def _known(db: sqlite3.Connection, *, make: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Makes what is written from code: man pages, shell completion, JSON schemas, example configs.
+"""Makes what is written from code: man pages, shell completion, JSON schemas, example configs, example pictures.
 
 ``python -m tests.test_docs`` writes them, and a test holds them equal to the code.
 """
@@ -11,7 +11,7 @@ from functools import partial
 from gpu_lifecycle.cli import parser
 from gpu_lifecycle.rules.examples import EXAMPLES, example_config
 
-from . import bash, dashboard, fish, man, metrics, schemas, zsh
+from . import bash, dashboard, fish, man, metrics, schemas, timeline, zsh
 from .commands import read
 
 FOLDERS = ("docs/man", "docs/schema", "completions", "config")  # nothing else is in these
@@ -28,5 +28,7 @@ def pages() -> dict[str, Callable[[], str]]:
         **{f"completions/{name}": partial(script, top) for name, script in COMPLETIONS.items()},
         "docs/metrics.md": metrics.page,
         "docs/prometheus/dashboard.json": dashboard.page,
+        "docs/timeline.md": timeline.page,
+        "docs/timeline.svg": timeline.svg,
         **{f"config/{item.unit}.toml": partial(example_config, name) for name, item in EXAMPLES.items()},
     }

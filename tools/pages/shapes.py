@@ -259,6 +259,41 @@ class Why(TypedDict):
     before: Before
 
 
+class TimelinePhase(TypedDict):
+    name: str
+    begin: float
+    """Seconds since the run began."""
+    end: float
+
+
+class TimelineGpu(TypedDict):
+    gpu: str
+    """Its index, or #N: the Nth of the claimed ones."""
+    memory: list[list[float]]
+    """Pairs of seconds and bytes."""
+
+
+class TimelineEvent(TypedDict):
+    at: float
+    text: str
+
+
+class Timeline(TypedDict):
+    schema: Schema
+    unit: str
+    run: str
+    began: float
+    """Seconds since the epoch."""
+    ready: bool
+    seconds: float
+    """From the run's begin to READY=1, or to its end."""
+    phases: list[TimelinePhase]
+    gpus: list[TimelineGpu]
+    events: list[TimelineEvent]
+    earlier_seconds: list[float]
+    """How long the starts before it took, the newest first; five at most."""
+
+
 OUTPUTS: dict[str, object] = {
     "holders": Holders,
     "gpus": Gpus,
@@ -268,4 +303,5 @@ OUTPUTS: dict[str, object] = {
     "config show": ConfigShow,
     "why": Why,
     "runs": Runs,
+    "timeline": Timeline,
 }
