@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
 from gpu_lifecycle.rules.cause_texts import TEXTS
+from gpu_lifecycle.rules.check_codes import FITNESS, GPUS, SET_UP
 from gpu_lifecycle.rules.events import EVENTS, catalog
+from gpu_lifecycle.rules.fitness import CHECKS
 from gpu_lifecycle.rules.host import CODES as HOST
 from gpu_lifecycle.rules.preflight import CODES as PREFLIGHT
 from gpu_lifecycle.rules.signatures import SIGNATURES
@@ -40,10 +43,20 @@ one kind: `journalctl GPU_LIFECYCLE_EVENT=holder-reaped`; with explanations: `jo
 
 CHECKS_PAGE = """# Findings
 
-`gpu-lifecycle check UNIT` shows them all and changes nothing. This page is made from `preflight.py`, `host.py` and `units.py`
-of `gpu_lifecycle/rules/` by `make docs`.
+`gpu-lifecycle check UNIT` shows them all and changes nothing. This page is made from `check_codes.py`, `preflight.py`,
+`host.py` and `units.py` of `gpu_lifecycle/rules/` by `make docs`.
 """
 CHECKS_PARTS = {
+    """The set-up
+
+What a start would stumble over at once.""": SET_UP,
+    """The GPUs, and who is in the way
+
+Every start looks for the same; an error refuses it with 69 or 75.""": GPUS,
+    """A GPU's own health
+
+Every start asks each claimed GPU. An error refuses it with 69 (75 where it may pass); a warning is told
+(`gpu-doubtful`).""": FITNESS,
     """Command line and model files
 
 Every start looks for the same, before the engine. An error refuses it with 78; a warning is told in the journal
@@ -95,6 +108,19 @@ def checks() -> str:
         for title, codes in CHECKS_PARTS.items()
     ]
     return CHECKS_PAGE + "".join(parts)
+
+
+def test_every_code_of_a_finding_is_explained() -> None:
+    """Codes that stand in the code as they are; others come from the tables themselves."""
+    explained = {code for codes in CHECKS_PARTS.values() for code in codes}
+    said = set()
+    for file in (ROOT / "gpu_lifecycle").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Finding", "Check"):
+                said |= {word.value for word in node.args[:2] if isinstance(word, ast.Constant) and isinstance(word.value, str)}
+    assert {check.code for check in CHECKS} == set(FITNESS) <= said
+    assert said - explained == set()
+    assert {*SET_UP, *GPUS} - said == set()
 
 
 def causes() -> str:
