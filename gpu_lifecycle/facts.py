@@ -57,6 +57,11 @@ class Layout:
         """The ids of the unit's runs. No unit's own folder: no unit's name begins with a dot."""
         return self.under("run/gpu-lifecycle/.runs", f"{unit.name}.json")
 
+    @property
+    def released(self) -> str:
+        """Until when somebody wants NVML let go of (``gpus --release``)."""
+        return self.under("run/gpu-lifecycle/.released.json")
+
     def lock(self, uuid: str) -> str:
         return self.under("run/gpu-lifecycle", f"gpu-{uuid}.lock")
 

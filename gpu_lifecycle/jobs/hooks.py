@@ -126,12 +126,13 @@ def pre_start(unit: UnitName, layout: Layout) -> Exit:
     signal.signal(signal.SIGTERM, _raise_stopped)
     try:
         hook.must_be_inside()
-        hook.probe.begin()
-        pause = _pause(hook)
+        pause, why = _pause(hook)
+        if not pause:  # else it would hold the GPUs open meanwhile
+            hook.probe.begin()
         account = hook.state.begun(Proc().boot_id)
         hook.say("reading the config", refusal=None, allowed=None, engine_pid=None, gpus=[], probes=[], account=account)
         config = load_config(layout, unit)
-        _wait(hook, pause)
+        _wait(hook, pause, why)
         result = hook.sweep(config, survivors_only=False)
         if result.status is not Exit.OK:
             return _refuse(hook, result.status, result.text)
@@ -161,39 +162,44 @@ def _interrupted(hook: Hook) -> Exit:
     return Exit.OK
 
 
-def _pause(hook: Hook) -> float:
-    """Seconds that this try waits because earlier ones failed. A start by hand begins a new chain, and waits for nothing.
+def _pause(hook: Hook) -> tuple[float, str]:
+    """Seconds that this try waits, and why: earlier ones failed, or somebody is about to reset a GPU.
 
-    systemd 252 has no growing RestartSec= (RestartSteps= came with 254), nor does one reset it after a good run.
+    A start by hand begins a new chain, and waits for nothing. systemd 252 has no growing RestartSec= (RestartSteps= came with
+    254), nor does one reset it after a good run.
     """
-    budget = hook.state.budget
-    if not budget.failed:
-        return 0.0
+    budget, off = hook.state.budget, 0.0
+    if os.path.exists(hook.layout.released):
+        from gpu_lifecycle.jobs.release import held_off
+
+        off = held_off(hook.layout)
+    if not budget.failed and not off:
+        return 0.0, ""
     from gpu_lifecycle.system.bus import Bus
 
     try:
         with Bus() as bus:
             state = bus.unit_state(hook.unit.service)
     except LifecycleError:
-        return 0.0  # whether this is a restart is not known: better one try too many
+        return 0.0, ""  # whether this is a restart is not known: better one try too many
     if not state.n_restarts:
         hook.state.keep_budget(Budget())
-        return 0.0
-    return budget.pause(state.restart)
+        return 0.0, ""
+    pause = budget.pause(state.restart) if budget.failed else 0.0
+    if off > pause:
+        return off, "somebody has had NVML let go of (gpu-lifecycle gpus --release)"
+    return pause, f"{budget.failed} runs in a row have failed"
 
 
-def _wait(hook: Hook, seconds: float) -> None:
+def _wait(hook: Hook, seconds: float, why: str) -> None:
     """Shown, and ended at once by a stop."""
     if seconds <= 0:
         return
-    failed = hook.state.budget.failed
-    hook.journal.tell(
-        Event("start-delayed", f"{failed} runs in a row have failed: the next one waits {show_duration(seconds)}")
-    )
+    hook.journal.tell(Event("start-delayed", f"{why}: the next start waits {show_duration(round(seconds, 1))}"))
     hook.notifier.send(f"EXTEND_TIMEOUT_USEC={round((seconds + SWEEP_MARGIN) * 1e6)}")
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
-        hook.show(f"waiting {show_duration(round(left))} more: {failed} runs in a row have failed")
+        hook.show(f"waiting {show_duration(round(left))} more: {why}")
         time.sleep(min(left, SHOW_EVERY))
 
 

@@ -12,6 +12,7 @@ from gpu_lifecycle.errors import BlindError
 from gpu_lifecycle.facts import Gpu, GpuView, Identity
 from gpu_lifecycle.jobs.keys import EngineKey
 from gpu_lifecycle.jobs.pulse import Pulse
+from gpu_lifecycle.jobs.release import RELEASED
 from gpu_lifecycle.rules.endpoints import Endpoint
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.life import Life
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 NVML_SECONDS = 10.0
 RECOVERY_SECONDS = 3.0
-RELEASED = 60.0
 GENERATE_SECONDS = 120.0  # the first request may compile kernels for a minute
 CONNECTION_REFUSED = Health(None, "nobody listens yet")
 

@@ -1,4 +1,7 @@
-"""``gpus --release``: asks daemons to let go of NVML for a minute, as before a reset of a GPU, and sees that they did."""
+"""``gpus --release``: asks daemons to let go of NVML for a minute, as before a reset of a GPU, and sees that they did.
+
+A restart that comes up meanwhile waits; a start by hand does not, for who types it knows whether the reset is over.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,12 @@ from gpu_lifecycle.rules.names import parse_unit
 from gpu_lifecycle.rules.quantity import show_duration
 from gpu_lifecycle.system.bus import Bus
 from gpu_lifecycle.system.cgroup import Cgroup
+from gpu_lifecycle.system.files import read_state, write_state
 from gpu_lifecycle.system.procfs import Proc
 
 ALL = "all"
 HELPER = "/nvml_helper.py"
+RELEASED = 60.0  # seconds for which a daemon lets go, and a restart waits
 WAIT = 10.0  # seconds; the helper is killed, which only one that hangs in the kernel does not obey
 POLL = 0.05
 
@@ -35,14 +40,30 @@ def release(layout: Layout, name: str = ALL) -> int:
             state = bus.unit_state(unit.service)
         if state.main_pid:
             asked = True
+            _hold_off(layout)
             _ask(unit, state.main_pid)
             _see(unit, state.control_group)
             print(f"{unit.service}: NVML is let go of for a minute")
     if not asked and name != ALL and parse_unit(name) not in managed_units(layout):
         raise UsageError(f"there is no unit {parse_unit(name).service}", hint="gpu-lifecycle status lists the managed units")
     if not asked:
-        print("no daemon runs, and so none holds NVML open")
+        _hold_off(layout)
+        print("no daemon runs, and so none holds NVML open; restarts wait for a minute")
     return 0
+
+
+def _hold_off(layout: Layout) -> None:
+    """For the restarts of all units: see ``held_off``. Raises what ``write_state`` raises."""
+    write_state(layout.released, {"schema": 1, "until": round(time.clock_gettime(time.CLOCK_BOOTTIME) + RELEASED, 3)})
+
+
+def held_off(layout: Layout) -> float:
+    """Seconds that a restart waits before it opens NVML, because somebody is about to reset a GPU; at most a minute."""
+    found, _ = read_state(layout.released)
+    until = found.get("until") if found else None
+    if not isinstance(until, int | float):
+        return 0.0
+    return min(max(0.0, until - time.clock_gettime(time.CLOCK_BOOTTIME)), RELEASED)
 
 
 def _ask(unit: UnitName, pid: int) -> None:

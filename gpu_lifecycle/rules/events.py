@@ -113,7 +113,8 @@ EVENTS: dict[str, Kind] = {
     "start-delayed": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2c02", NOTICE, "@GPU_LIFECYCLE_UNIT@ waits before it tries again",
         "Several runs in a row have failed, so each try waits longer than the one before, at most ten minutes. A run that stays\n"
-        "ready for ten minutes ends that, and so does a start by hand, which waits for nothing.\n"
+        "ready for ten minutes ends that. Or somebody has had NVML let go of, as before the reset of a GPU: a restart leaves it\n"
+        "alone for that minute. A start by hand waits for nothing.\n"
         "What to do: gpu-lifecycle status @GPU_LIFECYCLE_UNIT@ says how the last run ended.",
     ),
     "nvml-released": Kind(

@@ -103,8 +103,8 @@ def test_each_try_waits_longer_and_a_start_by_hand_does_not(site: Site) -> None:
         site.machine.wait(lambda: len(site.events("start-delayed")) >= 2, 60, "two tries to be put off")
         said = [line["MESSAGE"] for line in site.events("start-delayed")]
         assert said[:2] == [
-            "2 runs in a row have failed: the next one waits 2s",
-            "3 runs in a row have failed: the next one waits 6s",
+            "2 runs in a row have failed: the next start waits 2s",
+            "3 runs in a row have failed: the next start waits 6s",
         ]
         site.machine.wait(lambda: "runs in a row have failed" in site.show("StatusText"), 10, "the wait to be shown")
         site.stop()

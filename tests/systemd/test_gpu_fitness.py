@@ -111,6 +111,24 @@ def test_only_claimed_gpus_are_opened_once_the_engine_runs(site: Site) -> None:
     )
 
 
+def test_a_restart_leaves_nvml_alone_that_somebody_has_had_let_go_of(site: Site) -> None:
+    """Another handle would make the reset fail that is about to come; a start by hand is that person's own word."""
+    site.start()
+    site.ask("gpu-lifecycle", "gpus", "--release")
+    site.kill(site.engine_main())
+    site.machine.wait(lambda: "NVML let go of" in site.show("StatusText"), 60, "the restart to wait")
+    assert site.state() == "activating"
+    assert helper_holds(site) == []
+    assert "the next start waits" in site.events("start-delayed")[-1]["MESSAGE"]
+    site.systemctl("stop")
+    site.wait_state("inactive", "failed", timeout=20)
+    began = time.monotonic()
+    site.start()
+    assert time.monotonic() - began < 40
+    assert len(site.events("start-delayed")) == 1
+    site.machine.run(["rm", "/run/gpu-lifecycle/.released.json"])
+
+
 def test_nvml_is_let_go_of_on_request(site: Site) -> None:
     site.start()
     site.machine.wait(lambda: bool(helper_holds(site)), 10, "a helper to hold nodes")
