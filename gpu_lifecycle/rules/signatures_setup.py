@@ -120,7 +120,8 @@ INSTALLED: tuple[Signature, ...] = (
     signature(
         "module-missing",
         "modulenotfounderror|cannot import name|no module named",
-        r"ModuleNotFoundError|ImportError: cannot import name|No module named ",
+        # SGLang passes over each of its models whose own package is not there, on a good day too
+        r"^(?!.*Ignore import error).*(?:ModuleNotFoundError|ImportError: cannot import name|No module named )",
         "a Python package that the engine needs is missing, or of another version",
         "install what the line names into the engine's own environment; is server.command the right Python",
         "Python importlib",
