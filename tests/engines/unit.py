@@ -112,6 +112,19 @@ count = {len(claim)}
 """
         self.machine.write(f"/etc/gpu-lifecycle/{self.name}.toml", text + extra)
 
+    def bare(self, *more: str, model: str = TARGET, limit: float = READY) -> list[str]:
+        """Runs the same command without us, to its end, as root: what it said. Fails the test where it does not end."""
+        name = f"bare-{self.name}-{time.monotonic_ns()}"
+        setting = " ".join(f"{key}={value}" for key, value in self.preset.environment.items())
+        properties = {"Environment": setting, "Slice": "bare.slice", "LimitCORE": "0"}
+        self.machine.run_in_unit(name, self.preset.words(*more, model=model), properties)
+        try:
+            running = ("active", "activating", "deactivating")
+            self.wait(lambda: self.ask("systemctl", "is-active", name).strip() not in running, limit, f"{name} to end")
+        finally:
+            self.machine.run(["systemctl", "kill", "-s", "KILL", name], check=False)
+        return [str(line["MESSAGE"]) for line in self.machine.journal(f"{name}.service")]
+
     # what systemd says and does
 
     @property
