@@ -154,8 +154,11 @@ _ECHO = re.compile(
 
 
 def telling(text: str) -> bool:
-    """Whether the line heads an error that may be why an engine ends, not the echo of another one."""
-    return bool(_TELLING.search(text)) and not _ECHO.search(text)
+    """Whether the line heads an error that may be why an engine ends: no echo of another, and no mere warning that quotes one."""
+    if not _TELLING.search(text) or _ECHO.search(text):
+        return False
+    level = _LEVEL.match(text) or _GLOG.match(text)
+    return level is None or PRIORITIES[level[1][0]] < PRIORITIES["W"]
 
 
 _ARGUMENTS = re.compile(r"(server_args=|non-default args:).*")  # an engine that shows its whole configuration, keys and all

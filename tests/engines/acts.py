@@ -51,7 +51,8 @@ def shows_its_load(start: Start, steps: list[str]) -> None:
     assert words.index("start-allowed") < words.index("engine-started") < words.index("ready")
     assert not {"suspect", "engine-failed", "output-lost", "pulse-unseen"} & set(words), unit.messages()
     (load,) = json.loads(unit.machine.read(f"/var/lib/gpu-lifecycle/{unit.name}/loads.json"))["loads"]
-    assert [step for step in load["steps"] if step not in ("none", "serving")] == steps, load
+    passed = [step for step in load["steps"] if step not in ("none", "distributed", "serving")]  # one GPU has no other to meet
+    assert passed == steps, load
     assert all(amount > 512 << 20 for amount in load["memory"].values())
     assert len(load["memory"]) == len(unit.gpus)
     assert f"0 of {len(unit.gpus)}" not in start.told[-1]["text"]

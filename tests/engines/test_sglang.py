@@ -24,7 +24,7 @@ def unit(started: Start) -> Unit:
 
 
 def test_the_start_passes_through_its_phases(started: Start) -> None:
-    shows_its_load(started, ["init", "distributed", "weights", "kv_cache", "warmup"])
+    shows_its_load(started, ["init", "weights", "kv_cache", "warmup"])
 
 
 def test_it_serves_and_shows_what_the_preset_says(unit: Unit) -> None:

@@ -112,6 +112,7 @@ def test_what_tells(line: str) -> None:
         'INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK',
         "Traceback (most recent call last):",
         "errors_total 0",
+        "(Worker pid=1619) WARNING 12-02 20:33:47 [utils.py:597] fallback to torch linear. Exception: x",
     ],
 )
 def test_what_does_not(line: str) -> None:
