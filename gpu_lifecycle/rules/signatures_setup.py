@@ -48,7 +48,8 @@ MODEL: tuple[Signature, ...] = (
         "missing-weights",
         "missing from|but missing|model weights|not initialized from|.safetensors|.gguf",
         r"shard file\(s\) missing from|files referenced in index but missing|Cannot find any model weights"
-        r"|weights were not initialized from|No such file or directory: .{0,300}\.(?:safetensors|gguf|bin)\b|failed to open GGUF file",
+        r"|weights were not initialized from|No such file or directory: .{0,300}\.(?:safetensors|gguf|bin)\b"
+        r"|failed to open GGUF file",
         "files of the model's weights are missing",
         f"download the model again: the download was not complete, or the path is wrong. {_CHECK}",
         "SGLang model_loader/weight_utils.py, vLLM model_executor/model_loader/default_loader.py, llama.cpp gguf.cpp",

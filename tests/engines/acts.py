@@ -131,6 +131,8 @@ def stops_clean(unit: Unit) -> None:
     assert unit.used() == 0
     assert not unit.events("engine-failed")
     assert unit.events("stopped")
+    assert unit.ask("ls", "-A", "/dev/shm", "/var/tmp").split() == ["/dev/shm:", "/var/tmp:"]
+    assert [name for name in unit.ask("ls", "-A", "/tmp").split() if unit.service in name] == []
     assert not [item for item in unit.cli("holders", unit.name)["holders"] if item["owner"]["name"] == unit.service]
 
 

@@ -32,7 +32,7 @@ def vllm() -> argparse.ArgumentParser:
     from vllm.entrypoints.cli.serve import ServeSubcommand
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    parser = FlexibleArgumentParser(prog="vllm")
+    parser: argparse.ArgumentParser = FlexibleArgumentParser(prog="vllm")
     ServeSubcommand().subparser_init(parser.add_subparsers(required=True, dest="subparser"))
     return parser
 

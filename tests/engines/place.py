@@ -16,9 +16,12 @@ PYTHON = f"{INSIDE}/bin/python"
 MODELS = f"{INSIDE}/models"
 TARGET, TORN = f"{MODELS}/target", f"{MODELS}/torn"
 SHIM = f"{INSIDE}/shim"
-# For an interpreter that lies elsewhere than it was built for, and has a library beside it; where there is none, it means nothing.
+# For an interpreter that lies elsewhere than it was built for, and has a library beside it; else it means nothing.
 LIBRARIES = {"LD_LIBRARY_PATH": f"{INSIDE}/python/lib"}
-ANSWER = "import sys, sysconfig; print(sys.base_prefix, sysconfig.get_paths()['purelib'], '%d.%d' % sys.version_info[:2], sep='\\n')"
+ANSWER = """
+import sys, sysconfig
+print(sys.base_prefix, sysconfig.get_paths()["purelib"], "%d.%d" % sys.version_info[:2], sep="\\n")
+"""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_lifecycle.rules.signatures import Signs, current, first_cause, hear, match
 from tests.engines.place import MODELS, TARGET, TORN
-from tests.engines.unit import SETTINGS, Unit
+from tests.engines.unit import Unit
 
 pytestmark = [pytest.mark.engines, pytest.mark.machine]
 DRAFT = ("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", f"{MODELS}/draft-128")
@@ -52,7 +52,8 @@ def bare(units: dict[str, Unit]) -> dict[str, list[str]]:
 
 @pytest.fixture
 def unit(request: pytest.FixtureRequest, units: dict[str, Unit]) -> Iterator[Unit]:
-    chosen = units[DOOMS[request.getfixturevalue("name")].unit]
+    """The one that is named, or that of the doom."""
+    chosen = units[getattr(request, "param", None) or DOOMS[request.getfixturevalue("name")].unit]
     chosen.systemctl("stop", check=False, timeout=150)
     chosen.systemctl("reset-failed", check=False)
     chosen.begin()
@@ -86,9 +87,8 @@ def cause_of(lines: list[str]) -> str:
     return sign.code if sign else ""
 
 
-@pytest.mark.parametrize("name", ["sglang, a shard is missing", "vllm, a shard is missing"])
-def test_a_port_that_a_stranger_has_is_refused(name: str, unit: Unit) -> None:
-    unit.configure(extra=SETTINGS)
+@pytest.mark.parametrize("unit", ["sglang", "vllm"], indirect=True)
+def test_a_port_that_a_stranger_has_is_refused(unit: Unit) -> None:
     port = str(unit.preset.port)
     unit.machine.run_in_unit(f"stranger-{unit.name}", ["/usr/local/libexec/gpu-holder", "--listen", port])
     unit.wait(lambda: port in unit.ask("ss", "-Hltn"), 10, "the stranger to listen")

@@ -16,7 +16,10 @@ from tests.engines.place import Engines
 
 pytestmark = pytest.mark.engines
 
-FILE = {"a.yaml": "model-path: /m\ntp-size: 4\ncontext-length: 4096\n", "b.yaml": "model: /m\ntensor-parallel-size: 4\nport: 9\n"}
+FILE = {
+    "a.yaml": "model-path: /m\ntp-size: 4\ncontext-length: 4096\n",
+    "b.yaml": "model: /m\ntensor-parallel-size: 4\nport: 9\n",
+}
 SGLANG = """
 --model-path /m
 --model /m
@@ -155,12 +158,14 @@ def surface(name: str, argv: list[str], own: dict[str, Any]) -> list[tuple[str, 
     """What the probes go by."""
     engine = ENGINES[name]
     place = endpoint(engine, argv, {})
-    found = [("draft", draft_of(engine, argv), draft(name, own)), ("flags", flags(name, argv), own_flags(name, own))]
+    found: list[tuple[str, Any, Any]] = [("draft", draft_of(engine, argv), draft(name, own))]
+    found += [("flags", flags(name, argv), own_flags(name, own))]
     if not own.get("uds"):
         found += [("port", place.port, own.get("port", engine.default_port))]
         found += [("bind", place.bind or place.host, own.get("host") or engine.default_host)]
     if name == "vllm":
-        found += [("uds", place.uds or None, own.get("uds")), ("drains", drains(engine, argv), bool(own.get("shutdown_timeout")))]
+        found += [("uds", place.uds or None, own.get("uds"))]
+        found += [("drains", drains(engine, argv), bool(own.get("shutdown_timeout")))]
     served = own.get("served_model_name")
     first = served[0] if isinstance(served, list) else served
     found += [("name", option(argv, engine.name_options), first), ("key", option(argv, engine.key_options), key(own))]

@@ -211,10 +211,6 @@ count = {len(claim)}
     def kill(self, *pids: int, number: str = "KILL") -> None:
         self.machine.run(["sh", "-c", f"kill -{number} {shlex.join(map(str, pids))}"])
 
-    def own_shm(self) -> list[str]:
-        """What lies in the unit's own /dev/shm; nothing where the unit is down, for it goes with it."""
-        return self.ask("ls", f"/proc/{self.main()}/root/dev/shm").split()
-
     def used(self) -> int:
         """Bytes used on the claimed GPUs, as NVML says."""
         return sum(gpu["memory_used"] for gpu in self.cli("gpus")["gpus"] if gpu["index"] in self.gpus)

@@ -58,7 +58,7 @@ def make_target(folder: Path) -> None:
 
 def make_torn(folder: Path, target: Path) -> None:
     shutil.copytree(target, folder)
-    sorted(folder.glob("*.safetensors"))[-1].unlink()
+    max(folder.glob("*.safetensors")).unlink()
 
 
 def make_draft(folder: Path, positions: int) -> None:

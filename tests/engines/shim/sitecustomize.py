@@ -1,7 +1,7 @@
 """What makes an engine on a CPU look like one on a GPU; loaded by every Python of the engine (PYTHONPATH), by the tests alone.
 
-A process that bears a worker's title opens the nodes of its GPU, as CUDA would, and the NVML stand-in hears of as much GPU memory
-as the process has of the machine's. Titles are set late and processes are forked, so a thread waits for the title in each.
+A process that bears a worker's title opens the nodes of its GPU, as CUDA would, and the NVML stand-in hears of as much GPU
+memory as the process has of the machine's. Titles are set late and processes are forked, so a thread waits in each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-import standin_process  # tests/standins/sglang_standin/process.py, copied beside this file
+import standin_process  # type: ignore[import-not-found]  # tests/standins/sglang_standin/process.py, copied beside this file
 
 WORKER = re.compile(r"^(?:sglang::scheduler|VLLM::Worker)(?:.*_TP(\d+))?")
 PAGE = os.sysconf("SC_PAGE_SIZE")
