@@ -146,10 +146,12 @@ def _typed(
 
 
 def _count(text: str) -> int | None:
-    """A whole number; vLLM also takes 256k (thousands) and 256K (1024s)."""
+    """A whole number; vLLM also takes 256k or 25.6k (thousands) and 256K (1024s)."""
     text = text.strip()
     if text[-1:] in _MULTIPLES and re.fullmatch(r"[0-9]{1,9}", text[:-1]):
         return int(text[:-1]) * _MULTIPLES[text[-1]]
+    if text[-1:] in ("k", "m", "g") and re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", text[:-1]):
+        return int(float(text[:-1]) * _MULTIPLES[text[-1]])
     return int(text) if _NUMBER.fullmatch(text) else None
 
 

@@ -149,13 +149,16 @@ _TELLING = re.compile(
 # What an engine says because something else has failed before.
 _ECHO = re.compile(
     r"EngineDeadError|BrokenPipeError|ConnectionResetError|EOFError|CancelledError|Engine core initialization failed|"
-    r"SIGQUIT|sigquit|hit an exception"
+    r"WorkerProc initialization failed|SIGQUIT|sigquit|hit an exception"
 )
 
 
 def telling(text: str) -> bool:
-    """Whether the line heads an error that may be why an engine ends, not the echo of another one."""
-    return bool(_TELLING.search(text)) and not _ECHO.search(text)
+    """Whether the line heads an error that may be why an engine ends: no echo of another, no warning that quotes one."""
+    if not _TELLING.search(text) or _ECHO.search(text):
+        return False
+    level = _LEVEL.match(text) or _GLOG.match(text)
+    return level is None or PRIORITIES[level[1][0]] < PRIORITIES["W"]
 
 
 _ARGUMENTS = re.compile(r"(server_args=|non-default args:).*")  # an engine that shows its whole configuration, keys and all

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpu_lifecycle.facts import Finding, Level
@@ -31,6 +31,15 @@ def _overridden(plan: Plan) -> str:
     return name if plan.env.get(name, "").lower() in ("1", "true", "yes", "y", "on") else ""
 
 
+def _plain(config: Mapping[str, Any], key: str) -> bool:
+    """Whether vLLM derives the length from this one key alone: its releases differ over scaling, and over keys beside it."""
+    text = text_config(config)
+    scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
+    kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, dict) else None
+    unscaled = kind in ("default", "llama3")
+    return key == "max_position_embeddings" and unscaled and "model_max_length" not in {**config, **text}
+
+
 def _target_length(plan: Plan) -> Iterator[Finding]:
     from gpu_lifecycle.rules.preflight import place
 
@@ -43,7 +52,8 @@ def _target_length(plan: Plan) -> Iterator[Finding]:
     derived, wanted = derived_length(plan.target.config, plan.engine), plan.command.context_length
     if derived is None or wanted is None or wanted <= derived[0]:
         return
-    level = Level.ERROR if plan.engine == "sglang" and not variable else Level.WARN
+    sure = not variable and (plan.engine == "sglang" or _plain(plan.target.config, derived[1]))
+    level = Level.ERROR if sure else Level.WARN
     text = f"the context length {wanted} of the command is above the {derived[0]} of the model ({derived[1]})"
     yield Finding(level, "context-too-long", text, f"lower it to {derived[0]}", place(plan.target), KEY)
 

@@ -46,9 +46,10 @@ COMMAND: tuple[Signature, ...] = (
 MODEL: tuple[Signature, ...] = (
     signature(
         "missing-weights",
-        "missing from|model weights|not initialized from|.safetensors|.gguf",
-        r"shard file\(s\) missing from|Cannot find any model weights|weights were not initialized from"
-        r"|No such file or directory: .{0,300}\.(?:safetensors|gguf|bin)\b|failed to open GGUF file",
+        "missing from|but missing|model weights|not initialized from|.safetensors|.gguf",
+        r"shard file\(s\) missing from|files referenced in index but missing|Cannot find any model weights"
+        r"|weights were not initialized from|No such file or directory: .{0,300}\.(?:safetensors|gguf|bin)\b"
+        r"|failed to open GGUF file",
         "files of the model's weights are missing",
         f"download the model again: the download was not complete, or the path is wrong. {_CHECK}",
         "SGLang model_loader/weight_utils.py, vLLM model_executor/model_loader/default_loader.py, llama.cpp gguf.cpp",
@@ -120,7 +121,8 @@ INSTALLED: tuple[Signature, ...] = (
     signature(
         "module-missing",
         "modulenotfounderror|cannot import name|no module named",
-        r"ModuleNotFoundError|ImportError: cannot import name|No module named ",
+        # SGLang passes over each of its models whose own package is not there, on a good day too
+        r"^(?!.*Ignore import error).*(?:ModuleNotFoundError|ImportError: cannot import name|No module named )",
         "a Python package that the engine needs is missing, or of another version",
         "install what the line names into the engine's own environment; is server.command the right Python",
         "Python importlib",

@@ -56,7 +56,8 @@ MACHINE: tuple[Signature, ...] = (
     signature(
         "file-limit",
         "too many open files|errno 24",
-        r"Too many open files|\[Errno 24\]",
+        # vLLM warns at each start where it may not raise the limit, and quotes the error that may come of it
+        r"^(?!.*failed to automatically increase).*(?:Too many open files|\[Errno 24\])",
         "the engine may not open more files",
         "raise LimitNOFILE= of the unit",
         "Linux errno EMFILE",

@@ -43,7 +43,9 @@ class Machine:
         driver: str = "595.71.05",
         lower: Path = Path("/"),
         boot_timeout: float = 60,
+        shown: Mapping[str, Path] | None = None,
     ) -> None:
+        """``shown``: folders from outside that are too large to copy, read-only, by their place in the machine."""
         registry.erase_the_dead()
         self.lower = lower
         self.hostname = hostname
@@ -56,14 +58,16 @@ class Machine:
         self._entrance: Entrance | None = None
         self._counter = itertools.count(1)
         try:
-            self._create({"alice": 1000, **(users or {})})
+            self._create({"alice": 1000, **(users or {})}, shown or {})
         except BaseException:
             self._record.erase()
             raise
 
-    def _create(self, users: dict[str, int]) -> None:
+    def _create(self, users: dict[str, int], shown: Mapping[str, Path]) -> None:
         self.disk.create(self.hostname, users)
-        self._binds = install(self.disk)
+        self._binds = [*install(self.disk), *((str(path), place) for place, path in shown.items())]
+        for place in shown:
+            self.disk.path(place).mkdir(mode=0o755, exist_ok=True)
         install_standins(self.disk)
         self.disk.link(HOME, PLACE)
 

@@ -57,6 +57,9 @@ def test_vllm_short_forms_positional_and_sizes() -> None:
     read = read_command(VLLM, words, {})
     assert (read.model, read.tp, read.pp, read.quantization, read.context_length) == ("/m/llama", 4, 2, "awq", 32000)
     assert read_command(VLLM, [*words, "--max-model-len=32K"], {}).context_length == 32768
+    thousands = read_command(VLLM, [*words, "--max-model-len", "25.6k"], {})  # as vLLM's own help has it
+    assert (thousands.context_length, thousands.wrong) == (25600, ())
+    assert read_command(VLLM, [*words, "--max-model-len", "25.6K"], {}).wrong == (Wrong("--max-model-len", "25.6K"),)
     assert read_command(VLLM, [*words, "--max-model-len=auto"], {}).wrong == ()
 
 

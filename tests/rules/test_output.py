@@ -109,9 +109,11 @@ def test_what_tells(line: str) -> None:
         "[2026-12-02 10:00:00] Received sigquit from a child process. It usually means the child failed.",
         "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",
         "RuntimeError: Engine core initialization failed. See root cause above.",
+        "Exception: WorkerProc initialization failed due to an exception in a background process.",
         'INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK',
         "Traceback (most recent call last):",
         "errors_total 0",
+        "(Worker pid=1619) WARNING 12-02 20:33:47 [utils.py:597] fallback to torch linear. Exception: x",
     ],
 )
 def test_what_does_not(line: str) -> None:

@@ -16,7 +16,7 @@ from gpu_lifecycle.rules.engines import ENGINES
 from gpu_lifecycle.rules.model_config import derived_length
 from gpu_lifecycle.rules.model_folder import ABSENT, ModelFolder, Shard
 from gpu_lifecycle.rules.preflight import CODES, Plan, judge
-from tests.model_folders import FAMILIES, KIMI, KIMI_DRAFT, LLAMA, QWEN
+from tests.model_folders import FAMILIES, GPT_OSS, KIMI, KIMI_DRAFT, LLAMA, QWEN
 
 SPECULATION = "--speculative-algorithm EAGLE3 --speculative-draft-model-path /m/draft"
 INDEX = "model.safetensors.index.json"
@@ -105,6 +105,22 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any] | None, tuple[str, str]]]
 @pytest.mark.parametrize(("words", "target", "draft", "code"), FAULTS)
 def test_each_fault_alone(words: str, target: dict[str, Any], draft: dict[str, Any] | None, code: tuple[str, str]) -> None:
     assert found(plan(words, target, draft)) == [code]
+
+
+@pytest.mark.parametrize(
+    ("target", "env", "level"),
+    [
+        (QWEN, {}, "error"),
+        (LLAMA, {}, "error"),
+        (GPT_OSS, {}, "warn"),  # YaRN, about which its releases differ
+        ({**QWEN, "model_max_length": 32768}, {}, "warn"),
+        (QWEN, {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}, "warn"),
+    ],
+)
+def test_vllm_refuses_a_length_that_one_key_alone_says(target: dict[str, Any], env: dict[str, str], level: str) -> None:
+    """vLLM 0.32.0: "User-specified max_model_len (1024) is greater than the derived max_model_len", status 1."""
+    judged = judge(replace(plan("--tp 1", target), engine="vllm", env=env, command=Command(context_length=1 << 20)))
+    assert [str(item.level) for item in judged if item.code == "context-too-long"] == [level]
 
 
 BROKEN: list[tuple[dict[str, Any], tuple[str, str]]] = [
