@@ -125,7 +125,8 @@ def gpu_rows(gpus: Sequence[Item]) -> Table:
     """A line a GPU. ``memory_own`` is this unit's part of ``memory_used``; what is not known gets no bar."""
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
     for name, justify in (("GPU", "right"), ("MEMORY", "left"), ("USED", "right"), ("OF", "right"), ("THIS UNIT'S", "right")):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # a word that rich takes
+        # Where there is no room for all, rich takes it from columns that may wrap: from the bars.
+        table.add_column(name, justify=justify, no_wrap=name != "MEMORY")  # type: ignore[arg-type]  # a word that rich takes
     for gpu in gpus:
         used, total, own = (size(gpu.get(key)) for key in ("memory_used", "memory_total", "memory_own"))
         index = size(gpu.get("index"))

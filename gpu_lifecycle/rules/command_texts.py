@@ -26,8 +26,11 @@ MORE: dict[str, str] = {
     "hook": "pre-start sweeps and examines the GPUs, post-stop ends survivors and proves the memory free, reload has the daemon"
     " read its config again and become the installed code. They are for the unit file: by hand use sweep, and systemctl"
     " reload.",
-    "status": "Without UNIT: every unit that has a config. With --follow, one line for each change, and an exit status of 0"
-    " only where the end is ready.",
+    "start": "Queues the same job as systemctl start, and shows what status --follow shows; in a pipe, one line for each change"
+    " of phase. Exit status: 0 where the unit is active, or was; else that of the start: 69, 75, 77 or 78. Ctrl-C ends the"
+    " watching (130), never the start.",
+    "status": "Without UNIT: every unit that has a config. With --follow, in its place on a terminal and one line for each"
+    " change in a pipe, until each unit is ready, down or failed; the exit status is 0 only where the end of each is ready.",
     "install": "May be repeated: it renews what it wrote, and nothing that was edited. With --root, into an image: user and"
     " folders are then made when that boots.",
     "uninstall": "Refuses while the unit runs. What was edited stays, and is named.",

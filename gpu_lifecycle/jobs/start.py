@@ -1,0 +1,136 @@
+"""``start``: systemctl start that shows how far it is, until the unit is ready or why it is not.
+
+It queues systemd's own start job and watches it. What it shows, ``status`` shows; what ends it, systemd decides. When it goes
+away, the start goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_lifecycle.errors import ConfigError, Exit, UsageError
+from gpu_lifecycle.facts import Layout, UnitName
+from gpu_lifecycle.jobs.follow import as_lines, on_terminal, shown_in_place
+from gpu_lifecycle.jobs.state import StateFile
+from gpu_lifecycle.jobs.status import document
+from gpu_lifecycle.rules.quantity import show_duration
+from gpu_lifecycle.rules.text import printable
+from gpu_lifecycle.system.bus import Bus, UnitState
+
+POLL = 0.5  # seconds
+UP = ("active", "reloading")
+INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a start has ended: with which status, and in which words."""
+
+    status: Exit
+    text: str
+    hint: str = ""
+
+
+def start(unit: UnitName, layout: Layout) -> int:
+    """Starts a unit and shows it until its start has ended. Returns 0, or the status that the start itself ended with.
+
+    Raises UsageError, ConfigError or NotPermittedError where it cannot be started, BlindError where systemd does not answer.
+    """
+    began = time.monotonic()
+    with Bus() as bus:
+        before = bus.unit_state(unit.service)
+        _must_be_startable(unit, layout, before)
+        if before.active in UP:
+            print(f"{unit.service} is already active (gpu-lifecycle status {unit.name})")
+            return Exit.OK
+        job = bus.start(unit.service)
+    try:
+        end = _watch(unit, layout, job, before)
+    except KeyboardInterrupt:
+        print(f"{unit.service}: the start goes on. To follow it: gpu-lifecycle status {unit.name} --follow;"
+              f" to stop it: systemctl stop {unit.name}")  # fmt: skip
+        return INTERRUPTED
+    after = show_duration(round(time.monotonic() - began, 1))
+    print(f"{unit.service} {end.text} after {after}" if end.status is Exit.OK else f"{unit.service}: {end.text}")
+    if end.hint:
+        print(f"  {end.hint}")
+    return end.status
+
+
+def _must_be_startable(unit: UnitName, layout: Layout, state: UnitState) -> None:
+    """What systemd would say in words of its own, said with the cure; and a unit that is not ours is not started here."""
+    if state.load == "masked":
+        raise ConfigError(f"cannot start {unit.service}: it is masked", hint=f"systemctl unmask {unit.name}")
+    if state.load == "not-found":
+        raise UsageError(f"cannot start {unit.service}: it is not installed", hint=f"gpu-lifecycle install {unit.name}")
+    if state.load != "loaded":
+        text = f"cannot start {unit.service}: systemd cannot use its unit file ({printable(state.load, 40)})"
+        raise ConfigError(text, hint=f"systemctl status {unit.name}")
+    try:
+        os.stat(layout.config(unit))
+    except FileNotFoundError:
+        text = f"cannot start {unit.service}: it is no managed unit, for it has no config file {layout.config(unit)}"
+        raise ConfigError(text, hint=f"gpu-lifecycle config init --output {layout.config(unit)} {unit.name}") from None
+    except OSError:
+        return  # it cannot be seen by this user; the start itself will tell
+
+
+def _watch(unit: UnitName, layout: Layout, job: int, before: UnitState) -> End:
+    """Shows the unit until systemd has no more of our job, then says how it stands. Raises KeyboardInterrupt."""
+    with shown_in_place() if on_terminal() else as_lines(_phase) as show:
+        while True:
+            with Bus() as bus:  # the job first: when it is gone, what is read after it is how it has ended
+                going = bus.job(unit.service) == job
+                state = bus.unit_state(unit.service)
+            show([document(unit, layout)])
+            if not going:
+                return _ended(unit, layout, state, before)
+            time.sleep(POLL)
+
+
+def _phase(item: Any) -> str:
+    """The phase as systemd and the state file have it; before the hook has written a word, systemd's own."""
+    systemd = item["systemd"] or {}
+    waiting = systemd.get("active") in ("inactive", "failed")  # what the file says is of the run before
+    return "queued" if waiting else str(item["phase"])
+
+
+def _ended(unit: UnitName, layout: Layout, state: UnitState, before: UnitState) -> End:
+    if state.active in UP:
+        return End(Exit.OK, f"is active{'' if on_terminal() else _said(unit, layout)}")
+    if state.invocation_id == before.invocation_id and before.active != "activating":
+        text = "not started: a unit that it needs has failed, or the job was cancelled"
+        return End(Exit.TEMPFAIL, text, f"systemctl status {unit.name}")
+    return _failed(unit, StateFile.load(layout, unit).document, state)
+
+
+def _said(unit: UnitName, layout: Layout) -> str:
+    """What the state file says, in brackets; a terminal shows it already."""
+    text = printable(str(StateFile.load(layout, unit).document.get("text") or ""), 200)
+    return f" ({text})" if text else ""
+
+
+def _failed(unit: UnitName, document: dict[str, Any], state: UnitState) -> End:
+    """The run's own status and words, from what it left; systemd's word where it left none."""
+    last, account = document.get("last_end") or {}, document.get("account") or {}
+    if state.active == "inactive" and state.result == "success":
+        text, status = "the start was stopped", Exit.TEMPFAIL
+    else:
+        status = _status(account, last)
+        said = last.get("text") or document.get("text") or f"systemd says {state.result}"
+        again = state.active == "activating"
+        text = f"not ready (status {status.value}): {printable(str(said), 600)}"
+        text += f"; systemd tries again in {show_duration(state.restart)}" if again else ""
+    return End(status, text, f"gpu-lifecycle why {unit.name}")
+
+
+def _status(account: dict[str, Any], last: dict[str, Any]) -> Exit:
+    """The status of a refusal; else that of the main process, as the post-stop hook saw it; else "not now"."""
+    exited = last.get("exit_status") if last.get("exit_code") == "exited" else None
+    for value in (account.get("refusal"), exited):
+        if str(value) in [str(each.value) for each in Exit if each > Exit.USAGE]:
+            return Exit(int(str(value)))
+    return Exit.TEMPFAIL
