@@ -69,4 +69,5 @@ def inside(machine: Machine, *words: str, user: str = "root", term: str = "tmux-
     command = shlex.join(["env", "--default-signal=INT", "-i", *environment, *words])
     script = LINE.format(command=command)
     # Ctrl-C reaches everything on the terminal: it is for the command, and must not end those that wait for it.
-    return "trap '' INT; exec " + shlex.join(machine.entrance.words(["/bin/sh", "-c", script], None if user == "root" else user))
+    words = machine.entrance.words(["/bin/sh", "-c", script], None if user == "root" else user)
+    return f"trap '' INT; exec {shlex.join(words)}"

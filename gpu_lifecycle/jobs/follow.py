@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Item = Mapping[str, Any]
+STDIN = 0
 Show = Callable[[Sequence[Item]], None]
 
 
@@ -39,10 +40,11 @@ def _live(out: Console) -> Iterator[Show]:
     from rich.live import Live
 
     from gpu_lifecycle.jobs.screen import unit_block
-    from gpu_lifecycle.system.terminal import ended_in_order
+    from gpu_lifecycle.system.terminal import ended_in_order, keys_unseen
 
     # Without a thread of its own: what is drawn is drawn here, and nowhere else.
-    with ended_in_order(), Live(console=out, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
+    drawn = Live(console=out, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+    with ended_in_order(), keys_unseen(STDIN), drawn as live:
         yield lambda items: live.update(Group(*(unit_block(item, time.time()) for item in items)), refresh=True)
 
 

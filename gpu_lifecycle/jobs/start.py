@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gpu_lifecycle.errors import ConfigError, Exit, UsageError
-from gpu_lifecycle.facts import Layout, UnitName
+from gpu_lifecycle.facts import Layout, Phase, UnitName
 from gpu_lifecycle.jobs.follow import as_lines, on_terminal, shown_in_place
 from gpu_lifecycle.jobs.state import StateFile
 from gpu_lifecycle.jobs.status import document
@@ -85,17 +86,27 @@ def _watch(unit: UnitName, layout: Layout, job: int, before: UnitState) -> End:
             with Bus() as bus:  # the job first: when it is gone, what is read after it is how it has ended
                 going = bus.job(unit.service) == job
                 state = bus.unit_state(unit.service)
-            show([document(unit, layout)])
+            item = document(unit, layout)
+            show([_of_this_start(item, state) if going else item])
             if not going:
                 return _ended(unit, layout, state, before)
             time.sleep(POLL)
 
 
-def _phase(item: Any) -> str:
-    """The phase as systemd and the state file have it; before the hook has written a word, systemd's own."""
-    systemd = item["systemd"] or {}
-    waiting = systemd.get("active") in ("inactive", "failed")  # what the file says is of the run before
-    return "queued" if waiting else str(item["phase"])
+def _phase(item: Mapping[str, Any]) -> str:
+    return str(item["phase"])
+
+
+def _of_this_start(item: dict[str, Any], state: UnitState) -> dict[str, Any]:
+    """The unit's document; until the start has written a word of its own, what stands there is of the run before."""
+    active, sub = (item["systemd"] or {}).get("active"), (item["systemd"] or {}).get("sub", "")
+    if active in ("inactive", "failed") or "auto-restart" in sub:
+        phase, text = "queued", "systemd has queued the start"
+    elif active == "activating" and item["run"] != state.invocation_id:
+        phase, text = str(Phase.PRE_START), "the start begins"
+    else:
+        return item
+    return item | {"phase": phase, "text": text, "since": None, "progress": None, "eta": None, "gpus": [], "probes": []}
 
 
 def _ended(unit: UnitName, layout: Layout, state: UnitState, before: UnitState) -> End:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
+LOCAL, CHARACTERS = 3, 6  # places in what tcgetattr gives
+OFF = b"\0"  # _POSIX_VDISABLE of Linux: no key
 
 
 class EndedError(BaseException):
@@ -43,3 +46,35 @@ def ended_in_order() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def keys_unseen(file: int, *, at_once: bool = False) -> Iterator[None]:
+    """What is typed is not echoed into what is drawn, and Ctrl-Z and Ctrl-\\ do not leave a half-drawn terminal behind.
+
+    ``at_once``: each key can be read as it is pressed (termios(3), ICANON). Ctrl-C stays what it is. The modes are given back
+    as they were. Without a terminal, or in the background, where it may not be changed, nothing is done.
+    """
+    if not _ours(file):
+        yield
+        return
+    before = termios.tcgetattr(file)
+    changed = [*before[:6], list(before[6])]
+    changed[LOCAL] &= ~(termios.ECHO | (termios.ICANON if at_once else 0))
+    for key in (termios.VSUSP, termios.VQUIT):
+        changed[CHARACTERS][key] = OFF
+    if at_once:
+        changed[CHARACTERS][termios.VMIN], changed[CHARACTERS][termios.VTIME] = 1, 0
+    termios.tcsetattr(file, termios.TCSADRAIN, changed)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(file, termios.TCSADRAIN, before)
+
+
+def _ours(file: int) -> bool:
+    """Whether it is our terminal, and we are in its foreground: a change from the background would stop us (SIGTTOU)."""
+    try:
+        return os.isatty(file) and os.tcgetpgrp(file) == os.getpgrp()
+    except OSError:
+        return False  # not our controlling terminal
