@@ -18,7 +18,7 @@ SECONDS = 20.0
 STATUS = "exit status "
 # What runs before the command sees the terminal as any program would; what it says after the command shows whether it was
 # left as it was found.
-LINE = "before=$(stty -g); {command}; echo '" + STATUS + "'$?; [ \"$before\" = \"$(stty -g)\" ] && echo modes restored; cat"
+LINE = "before=$(stty -g); {command}; echo '" + STATUS + '\'$?; [ "$before" = "$(stty -g)" ] && echo modes restored; cat'
 
 
 class Terminal:
@@ -69,5 +69,5 @@ def inside(machine: Machine, *words: str, user: str = "root", term: str = "tmux-
     command = shlex.join(["env", "--default-signal=INT", "-i", *environment, *words])
     script = LINE.format(command=command)
     # Ctrl-C reaches everything on the terminal: it is for the command, and must not end those that wait for it.
-    words = machine.entrance.words(["/bin/sh", "-c", script], None if user == "root" else user)
-    return f"trap '' INT; exec {shlex.join(words)}"
+    entered = machine.entrance.words(["/bin/sh", "-c", script], None if user == "root" else user)
+    return f"trap '' INT; exec {shlex.join(entered)}"

@@ -1,6 +1,6 @@
 """What a unit and its GPUs look like on a terminal: values in, rich's renderables out. Nothing here looks or prints.
 
-Every text goes through ``printable`` into a ``Text``: it is never read as markup, and no escape of it gets out.
+Every text goes through ``steady`` into a ``Text``: it is never read as markup, and no escape of it gets out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gpu_lifecycle.facts import Phase
 from gpu_lifecycle.rules.quantity import show_duration, show_size
-from gpu_lifecycle.rules.text import printable
+from gpu_lifecycle.rules.text import steady
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -60,7 +60,7 @@ class Bar:
 
 def said(value: object, limit: int = 400, style: str = "") -> Text:
     """A text from outside, made safe."""
-    return Text(printable(str(value), limit), style=style, overflow="fold")
+    return Text(steady(str(value), limit), style=style, overflow="fold")
 
 
 def unit_block(item: Item, now: float) -> RenderableType:
@@ -98,7 +98,7 @@ def phase_text(item: Item, now: float) -> Text:
     since = amount(item["since"])
     age = f" for {show_duration(max(0, round(now - since)))}" if since is not None else ""
     style = COLOURS.get(Phase(phase), UNDER_WAY) if phase in list(Phase) else ""
-    return Text.assemble((printable(phase, 20), style), age)
+    return Text.assemble((steady(phase, 20), style), age)
 
 
 def progress(item: Item) -> float | None:

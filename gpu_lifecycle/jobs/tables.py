@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gpu_lifecycle.facts import GpuView, Judged, Sight
 from gpu_lifecycle.rules.quantity import show_size
-from gpu_lifecycle.rules.text import printable
+from gpu_lifecycle.rules.text import steady
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -59,7 +59,7 @@ def _table(*columns: str) -> Table:
 
 def cell(value: object, style: str = "") -> Text:
     """A text that is never read as markup, and of which no escape gets out."""
-    return Text(printable(str(value), LIMIT), style=style)
+    return Text(steady(str(value), LIMIT), style=style)
 
 
 def word(text: str) -> Text:
