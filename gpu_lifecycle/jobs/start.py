@@ -47,9 +47,10 @@ def start(unit: UnitName, layout: Layout) -> int:
         if before.active in UP:
             print(f"{unit.service} is already active (gpu-lifecycle status {unit.name})")
             return Exit.OK
+        known = _runs_before(unit, layout, before)
         job = bus.start(unit.service)
     try:
-        end = _watch(unit, layout, job, before)
+        end = _watch(unit, layout, job, known)
     except KeyboardInterrupt:
         print(f"{unit.service}: the start goes on. To follow it: gpu-lifecycle status {unit.name} --follow;"
               f" to stop it: systemctl stop {unit.name}")  # fmt: skip
@@ -79,7 +80,14 @@ def _must_be_startable(unit: UnitName, layout: Layout, state: UnitState) -> None
         return  # it cannot be seen by this user; the start itself will tell
 
 
-def _watch(unit: UnitName, layout: Layout, job: int, before: UnitState) -> End:
+def _runs_before(unit: UnitName, layout: Layout, state: UnitState) -> frozenset[str]:
+    """The runs that are not this start's: systemd's, and the state file's (systemd forgets a unit that is down)."""
+    if state.active == "activating" and "auto-restart" not in state.sub:
+        return frozenset()  # a start is under way: this one joins it
+    return frozenset((state.invocation_id, str(StateFile.load(layout, unit).document.get("run") or "")))
+
+
+def _watch(unit: UnitName, layout: Layout, job: int, known: frozenset[str]) -> End:
     """Shows the unit until systemd has no more of our job, then says how it stands. Raises KeyboardInterrupt."""
     with shown_in_place() if on_terminal() else as_lines(_phase) as show:
         while True:
@@ -88,8 +96,8 @@ def _watch(unit: UnitName, layout: Layout, job: int, before: UnitState) -> End:
                 state = bus.unit_state(unit.service)
             item = document(unit, layout)
             show([_of_this_start(item, state) if going else item])
-            if not going:
-                return _ended(unit, layout, state, before)
+            if not going and state.active != "deactivating":  # a stop takes the job away first, and then its time
+                return _ended(unit, layout, state, known)
             time.sleep(POLL)
 
 
@@ -109,13 +117,15 @@ def _of_this_start(item: dict[str, Any], state: UnitState) -> dict[str, Any]:
     return item | {"phase": phase, "text": text, "since": None, "progress": None, "eta": None, "gpus": [], "probes": []}
 
 
-def _ended(unit: UnitName, layout: Layout, state: UnitState, before: UnitState) -> End:
+def _ended(unit: UnitName, layout: Layout, state: UnitState, known: frozenset[str]) -> End:
     if state.active in UP:
         return End(Exit.OK, f"is active{'' if on_terminal() else _said(unit, layout)}")
-    if state.invocation_id == before.invocation_id and before.active != "activating":
+    document = StateFile.load(layout, unit).document
+    run = next((run for run in (state.invocation_id, document.get("run")) if run and run not in known), "")
+    if not run:
         text = "not started: a unit that it needs has failed, or the job was cancelled"
         return End(Exit.TEMPFAIL, text, f"systemctl status {unit.name}")
-    return _failed(unit, StateFile.load(layout, unit).document, state)
+    return _failed(unit, document, state, run)
 
 
 def _said(unit: UnitName, layout: Layout) -> str:
@@ -124,14 +134,16 @@ def _said(unit: UnitName, layout: Layout) -> str:
     return f" ({text})" if text else ""
 
 
-def _failed(unit: UnitName, document: dict[str, Any], state: UnitState) -> End:
+def _failed(unit: UnitName, document: dict[str, Any], state: UnitState, run: str) -> End:
     """The run's own status and words, from what it left; systemd's word where it left none."""
     last, account = document.get("last_end") or {}, document.get("account") or {}
+    if account.get("run") != run:
+        last, account = {}, {}  # of a run before, or already of the next one
     if state.active == "inactive" and state.result == "success":
         text, status = "the start was stopped", Exit.TEMPFAIL
     else:
         status = _status(account, last)
-        said = last.get("text") or document.get("text") or f"systemd says {state.result}"
+        said = last.get("text") or f"systemd says: {state.result}"
         again = state.active == "activating"
         text = f"not ready (status {status.value}): {printable(str(said), 600)}"
         text += f"; systemd tries again in {show_duration(state.restart)}" if again else ""

@@ -143,10 +143,16 @@ def _follow(units: list[UnitName], layout: Layout, *, as_json: bool, named: bool
         while True:
             items = [document(unit, layout) for unit in units]
             show(items)
-            phases = {str(item["phase"]) for item in items}
-            if phases <= set(ENDED):
-                return Exit.OK if phases == {Phase.READY} else Exit.TEMPFAIL
+            if all(_settled(item) for item in items):
+                return Exit.OK if all(item["phase"] == Phase.READY for item in items) else Exit.TEMPFAIL
             time.sleep(FOLLOW_SECONDS)
+
+
+def _settled(item: dict[str, Any]) -> bool:
+    """Whether it is at an end; where a start has just begun, the phase is still the end of the run before."""
+    systemd = item["systemd"] or {}
+    begun = systemd.get("active") == "activating" and "auto-restart" not in systemd["sub"]
+    return item["phase"] in ENDED and not (begun and item["phase"] != Phase.READY)
 
 
 def _following(*, as_json: bool, named: bool) -> AbstractContextManager[Show]:
