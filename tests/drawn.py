@@ -9,8 +9,10 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 
 from gpu_lifecycle.facts import Gpu, GpuView, Identity, Judged, Owner, OwnerKind, Process, Sight, Verdict
+from gpu_lifecycle.jobs.glance import Glance
 from gpu_lifecycle.jobs.screen import unit_block
 from gpu_lifecycle.jobs.tables import gpus_table, holders_table, runs_table, sweep_table
+from gpu_lifecycle.jobs.top_screen import Choice, screen
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0
@@ -121,4 +123,17 @@ def held(texts: Sequence[str] = ()) -> RenderableType:
     return holders_table(holders(texts), VIEW, Sight(tuple(texts) or ("12 processes could not be read",)))
 
 
-DRAWINGS: dict[str, Drawing] = {"status": status, "holders": held, "gpus": gpus, "sweep": swept, "runs": past}
+def seen(texts: Sequence[str] = ()) -> Glance:
+    names = texts or ["sglang-kimi.service"]
+    units = tuple(item | {"unit": names[0], "text": names[-1]} for item in (LOADING, READY)) if texts else (LOADING, FAILED)
+    return Glance(VIEW.gpus, tuple(holders(texts)), units, tuple(texts[:3]))
+
+
+def whole(texts: Sequence[str] = ()) -> RenderableType:
+    """``top`` on 24 lines, a holder chosen."""
+    chosen = Choice(unit="sglang-kimi", root=True, holder=Identity("boot", 4711, 5), note=texts[0] if texts else "")
+    title = texts[0] if texts else "gpu-lifecycle top - gpu-node - 12:34:56"
+    return screen(seen(texts), chosen, 24, title, NOW)
+
+
+DRAWINGS: dict[str, Drawing] = {"status": status, "holders": held, "gpus": gpus, "sweep": swept, "runs": past, "top": whole}

@@ -31,6 +31,9 @@ MORE: dict[str, str] = {
     " watching (130), never the start.",
     "status": "Without UNIT: every unit that has a config. With --follow, in its place on a terminal and one line for each"
     " change in a pipe, until each unit is ready, down or failed; the exit status is 0 only where the end of each is ready.",
+    "top": "Looks every 2 s; the verdicts are those that holders shows. Keys: q quits; the arrows choose a holder; r, and then"
+    " y, sweeps for UNIT, by the rules and in the way of sweep, and only as root. Any other answer does nothing. It needs a"
+    " terminal that can be drawn on; elsewhere use holders, gpus --watch and status --follow.",
     "install": "May be repeated: it renews what it wrote, and nothing that was edited. With --root, into an image: user and"
     " folders are then made when that boots.",
     "uninstall": "Refuses while the unit runs. What was edited stays, and is named.",

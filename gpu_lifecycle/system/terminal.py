@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import select
 import signal
 import termios
 from collections.abc import Iterator
@@ -78,3 +80,47 @@ def _ours(file: int) -> bool:
         return os.isatty(file) and os.tcgetpgrp(file) == os.getpgrp()
     except OSError:
         return False  # not our controlling terminal
+
+
+ARROWS = {b"A": "up", b"B": "down"}
+KEY = re.compile(rb"\x1b[\[O][0-9;]*([A-Za-z~])|(.)", re.DOTALL)  # a key of several bytes (console_codes(4)), or one byte
+
+
+class Keys:
+    """What is pressed, and what wakes whoever waits for it: a byte in ``wake``, or a signal such as SIGWINCH."""
+
+    def __init__(self, file: int, ready: int, wake: int) -> None:
+        self.file, self.ready, self.wake = file, ready, wake
+
+    def read(self, seconds: float) -> list[str]:
+        """The keys so far, after at most so many seconds: ``up``, ``down``, or the character. ``q`` where there are no more."""
+        poller = select.poll()
+        for each in (self.file, self.ready):
+            poller.register(each, select.POLLIN)
+        found = dict(poller.poll(seconds * 1000))
+        if self.ready in found:
+            os.read(self.ready, 4096)
+        if self.file not in found:
+            return []
+        typed = os.read(self.file, 4096)
+        keys = [ARROWS.get(arrow, "") if arrow else key.decode("latin-1") for arrow, key in KEY.findall(typed)]
+        return keys if typed else ["q"]
+
+    def forget(self) -> None:
+        """Drops what has been pressed and was not read yet."""
+        termios.tcflush(self.file, termios.TCIFLUSH)
+
+
+@contextmanager
+def woken(file: int) -> Iterator[Keys]:
+    """The keys of a terminal whose modes ``keys_unseen`` has set; a change of its size wakes the reader, too."""
+    ready, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    before = signal.signal(signal.SIGWINCH, lambda _number, _frame: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    try:
+        yield Keys(file, ready, wake)
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGWINCH, before)
+        os.close(ready)
+        os.close(wake)
