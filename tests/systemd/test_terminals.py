@@ -1,4 +1,4 @@
-"""What a person sees at a terminal: ``status``, ``status --follow`` and ``start``, with keys, sizes and signals."""
+"""What a person sees at a terminal: ``status``, ``status --follow``, ``start`` and ``top``, with keys, sizes and signals."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.terminal import Terminal, inside
 pytestmark = pytest.mark.machine
 
 START = ("gpu-lifecycle", "start", "sglang-kimi")
+TOP = ("gpu-lifecycle", "top")
 FOLLOW = ("gpu-lifecycle", "status", "sglang-kimi", "--follow")
 
 
@@ -194,3 +195,99 @@ def _cost(site: Site) -> float:
     script = "gpu-lifecycle status sglang-kimi >/dev/null; times"
     spent = site.machine.run(["sh", "-c", script]).stdout.splitlines()[1]  # of the children (dash(1))
     return sum(60 * int(minutes) + float(seconds) for minutes, seconds in re.findall(r"(\d+)m([\d.]+)s", spent))
+
+
+def test_top_shows_gpus_holders_and_units_at_any_size(site: Site) -> None:
+    site.configure("--memory-per-gpu", str(72 * GIB))
+    site.start()
+    with Terminal(inside(site.machine, *TOP)) as terminal:
+        shown = terminal.until(r"HOLDERS \(9\)")
+        assert terminal.about("alternate_on") == "1"
+        assert terminal.about("cursor_flag") == "0"
+        assert len(re.findall(r"^[0-7] █+·+ 72/140 GiB$", shown, re.MULTILINE)) == 8
+        assert re.search(r"^sglang-kimi.service +ready for ", shown, re.MULTILINE)
+        assert len(re.findall("72 GiB spare ", shown)) == 8
+        assert "q: quit" in shown
+        terminal.resize(120, 40)
+        terminal.until(r"unit sglang-kimi.service +sglang::sche")
+        terminal.resize(60, 14)
+        terminal.until(r"\nq: quit[^\n]*\n*$")
+        assert re.search(r"HOLDERS \(9\)", terminal.screen())
+        terminal.type("Down", "Down")
+        terminal.until(r"\n> \d+")
+        terminal.type("q")
+        ended(terminal, 0)
+
+
+def test_top_reaps_by_the_sweep_after_r_and_y_only(site: Site) -> None:
+    orphan = site.orphan()
+    site.service_holder("tenant", "--gpu", "5", "--uvm", "--memory", f"5={30 * GIB}")
+    with Terminal(inside(site.machine, *TOP), width=100) as terminal:
+        terminal.until(rf"{orphan} .* reap +orphan")
+        terminal.type("Down", "Down", "r")
+        terminal.until("is not reaped: conflict")
+        terminal.type("Up", "r", "y")  # typed ahead: nobody has read the question yet
+        terminal.until("y: sweep for sglang-kimi, which ends 1 process")
+        time.sleep(1)
+        assert site.alive(orphan)
+        terminal.type("n")
+        terminal.until("nothing was done")
+        assert site.alive(orphan)
+        assert not site.events("sweep-started")
+        terminal.type("r")
+        terminal.until("y: sweep for sglang-kimi")
+        terminal.type("y")
+        terminal.until("Enter: back to top")
+        assert terminal.about("alternate_on") == "0"
+        assert terminal.about("cursor_flag") == "1"
+        assert not site.alive(orphan)
+        terminal.type("Enter")
+        terminal.until(r"HOLDERS \(1\)[^$]*ended with status 75")
+        terminal.type("q")
+        ended(terminal, 0)
+    assert [event["OBJECT_PID"] for event in site.events("holder-reaped")] == [str(orphan)]
+
+
+def test_top_is_read_only_for_whoever_is_not_root(site: Site) -> None:
+    orphan = site.orphan()
+    with Terminal(inside(site.machine, *TOP, user="alice"), width=100) as terminal:
+        terminal.until(r"q: quit")
+        terminal.type("Down", "r")
+        terminal.until("only root may reap")
+        terminal.type("y")
+        time.sleep(1)
+        terminal.type("q")
+        ended(terminal, 0)
+    assert site.alive(orphan)
+
+
+@pytest.mark.parametrize(("key", "number", "status"), [("C-c", "", 130), ("", "TERM", 143), ("", "HUP", 129)])
+def test_top_gives_the_terminal_back(site: Site, key: str, number: str, status: int) -> None:
+    with Terminal(inside(site.machine, *TOP)) as terminal:
+        terminal.until(r"sglang-kimi.service +down")
+        terminal.type("C-z")  # would leave a terminal in foreign modes
+        if key:
+            terminal.type(key)
+        else:
+            site.machine.run(["pkill", f"-{number}", "-f", r"^[^ ]*python.*gpu-lifecycle top"])
+        ended(terminal, status)
+
+
+def test_top_does_not_wait_for_a_driver_that_hangs(site: Site) -> None:
+    site.machine.nvml.set("delay nvmlDeviceGetMemoryInfo_v2 600000")
+    with Terminal(inside(site.machine, *TOP)) as terminal:
+        terminal.until("looking at the GPUs")
+        began = time.monotonic()
+        terminal.type("q")
+        ended(terminal, 0)
+        assert time.monotonic() - began < 8
+
+
+def test_top_says_what_to_use_where_it_cannot_draw(site: Site) -> None:
+    done = site.machine.run(list(TOP), check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "gpu-lifecycle holders" in done.stderr
+    with Terminal(inside(site.machine, *TOP, term="dumb"), width=200) as terminal:
+        assert "gpu-lifecycle holders" in ended(terminal, 2)
+    with Terminal(inside(site.machine, *TOP, "no-such")) as terminal:
+        assert "it has no config file" in ended(terminal, 2)
