@@ -69,6 +69,7 @@ class Watcher:
         self.unit, self.layout, self.wake = unit, layout, wake
         self.latest = Glance(limits=("looking at the GPUs",))
         self.probe = GpuProbe()
+        self.failure: Exception | None = None  # a defect: for the one that draws to raise
         self.ending = threading.Event()
         # A daemon: a look that hangs in the kernel must not keep the program from ending.
         self.thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
@@ -91,6 +92,8 @@ class Watcher:
                     self.latest = glance(self.unit, self.layout, observer)
                 except (LifecycleError, OSError) as error:
                     self.latest = Glance(limits=(str(error),))
+                except Exception as error:  # noqa: BLE001 - the boundary of the thread: it is raised in the other one
+                    self.failure = error
                 if self.ending.is_set():  # whoever waited has closed the pipe
                     return
                 os.write(self.wake, b"\0")

@@ -55,6 +55,8 @@ def _shown(unit: UnitName | None, layout: Layout, choice: Choice) -> Choice:
         Watcher(unit, layout, keys.wake) as watcher,
     ):
         while not choice.go:
+            if watcher.failure:
+                raise watcher.failure
             title = f"gpu-lifecycle top - {socket.gethostname()} - {time.strftime('%H:%M:%S')}"
             live.update(screen(watcher.latest, choice, out.height, title, time.time()), refresh=True)
             if choice.asking and not asked:
