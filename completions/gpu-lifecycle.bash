@@ -10,7 +10,7 @@ _gpu_lifecycle_units() {
 # What follows the commands $1: an option's value (after $2), a positional (the $2-th), or the options themselves.
 _gpu_lifecycle_is_command() {
     case $1 in
-        " holders" | " gpus" | " check" | " sweep" | " serve" | " hook" | " status" | " why" | " runs" | " timeline" | " install" | " uninstall" | " config" | " config init" | " config show" | " demo") return 0 ;;
+        " holders" | " gpus" | " check" | " sweep" | " serve" | " hook" | " start" | " status" | " top" | " why" | " runs" | " timeline" | " install" | " uninstall" | " config" | " config init" | " config show" | " demo") return 0 ;;
         *) return 1 ;;
     esac
 }
@@ -24,7 +24,9 @@ _gpu_lifecycle_options() {
         " sweep") echo "-h --help --json --dry-run" ;;
         " serve") echo "-h --help" ;;
         " hook") echo "-h --help" ;;
+        " start") echo "-h --help" ;;
         " status") echo "-h --help --json --follow" ;;
+        " top") echo "-h --help" ;;
         " why") echo "-h --help --json --run" ;;
         " runs") echo "-h --help --json" ;;
         " timeline") echo "-h --help --json --run --svg --png" ;;
@@ -53,14 +55,16 @@ _gpu_lifecycle_value() {
 
 _gpu_lifecycle_positional() {
     case "$1 $2" in
-        " 0") echo "words holders gpus check sweep serve hook status why runs timeline install uninstall config demo" ;;
+        " 0") echo "words holders gpus check sweep serve hook start status top why runs timeline install uninstall config demo" ;;
         " holders 0") echo "unit" ;;
         " check 0") echo "unit" ;;
         " sweep 0") echo "unit" ;;
         " serve 0") echo "unit" ;;
         " hook 0") echo "words pre-start post-stop reload" ;;
         " hook 1") echo "unit" ;;
+        " start 0") echo "unit" ;;
         " status 0") echo "unit" ;;
+        " top 0") echo "unit" ;;
         " why 0") echo "unit" ;;
         " runs 0") echo "unit" ;;
         " timeline 0") echo "unit" ;;

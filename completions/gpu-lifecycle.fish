@@ -41,7 +41,7 @@ function __gpu_lifecycle_after
 end
 
 function __gpu_lifecycle_is_command
-    contains -- $argv[1] 'holders' 'gpus' 'check' 'sweep' 'serve' 'hook' 'status' 'why' 'runs' 'timeline' 'install' 'uninstall' 'config' 'config init' 'config show' 'demo'
+    contains -- $argv[1] 'holders' 'gpus' 'check' 'sweep' 'serve' 'hook' 'start' 'status' 'top' 'why' 'runs' 'timeline' 'install' 'uninstall' 'config' 'config init' 'config show' 'demo'
 end
 
 function __gpu_lifecycle_awaits
@@ -55,7 +55,9 @@ complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a check -d 'all that a s
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a sweep -d 'the sweep by hand: find, judge, reap, prove'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a serve -d 'the resident daemon (the unit\'s main process; also in the foreground)'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a hook -d 'the unit\'s own hooks; systemd calls them'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a start -d 'systemctl start that shows how far it is, until the unit is ready or why not'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a status -d 'state, phase, progress, last probes'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a top -d 'GPUs, holders and units on the whole screen, as they change'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a why -d 'why the last run ended, what was seen, what to do'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a runs -d 'the runs, how long their phases were, how they ended'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a timeline -d 'the start of a run as a picture: phases, memory, events'
@@ -85,10 +87,14 @@ complete -c gpu-lifecycle -n '__gpu_lifecycle_at "serve" 0' -a '(__gpu_lifecycle
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "hook"' -s h -l help -d 'show this help message and exit'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "hook" 0' -a 'pre-start post-stop reload'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "hook" 1' -a '(__gpu_lifecycle_units)'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "start"' -s h -l help -d 'show this help message and exit'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "start" 0' -a '(__gpu_lifecycle_units)'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "status"' -s h -l help -d 'show this help message and exit'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "status"' -l json -d 'one JSON document on standard output'
-complete -c gpu-lifecycle -n '__gpu_lifecycle_at "status"' -l follow -d 'go on until the unit is ready or has failed'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "status"' -l follow -d 'go on until each unit is ready or has failed'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "status" 0' -a '(__gpu_lifecycle_units)'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "top"' -s h -l help -d 'show this help message and exit'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "top" 0' -a '(__gpu_lifecycle_units)'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "why"' -s h -l help -d 'show this help message and exit'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "why"' -l json -d 'one JSON document on standard output'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "why"' -l run -x  -d 'another run: its id, or the beginning of it'

@@ -83,6 +83,18 @@ def run_status(arguments: argparse.Namespace, layout: Layout) -> int:
     )
 
 
+def run_start(arguments: argparse.Namespace, layout: Layout) -> int:
+    from gpu_lifecycle.jobs.start import start
+
+    return start(unit_name(arguments.unit), layout)
+
+
+def run_top(arguments: argparse.Namespace, layout: Layout) -> int:
+    from gpu_lifecycle.jobs.top import top
+
+    return top(unit_name(arguments.unit) if arguments.unit else None, layout)
+
+
 def run_why(arguments: argparse.Namespace, layout: Layout) -> int:
     from gpu_lifecycle.jobs.why import why
 
@@ -186,8 +198,10 @@ def parser() -> argparse.ArgumentParser:
     hooks = add("hook", "the unit's own hooks; systemd calls them", run_hook)
     hooks.add_argument("hook", choices=HOOKS, help="which hook")
     hooks.add_argument("unit", metavar="UNIT", help="a managed unit, such as sglang-kimi")
+    add("start", "systemctl start that shows how far it is, until the unit is ready or why not", run_start, "required")
     status = json_too(add("status", "state, phase, progress, last probes", run_status, "optional"))
-    status.add_argument("--follow", action="store_true", help="go on until the unit is ready or has failed")
+    status.add_argument("--follow", action="store_true", help="go on until each unit is ready or has failed")
+    add("top", "GPUs, holders and units on the whole screen, as they change", run_top, "optional")
     why = json_too(add("why", "why the last run ended, what was seen, what to do", run_why, "required"))
     why.add_argument("--run", dest="run_id", default="", metavar="ID", help="another run: its id, or the beginning of it")
     json_too(add("runs", "the runs, how long their phases were, how they ended", run_runs, "required"))

@@ -13,10 +13,11 @@ from gpu_lifecycle.facts import Finding, Gpu, GpuView, Layout, Level, UnitName, 
 from gpu_lifecycle.jobs.environment import given
 from gpu_lifecycle.jobs.fitness import examine
 from gpu_lifecycle.jobs.host import Around, check_host
-from gpu_lifecycle.jobs.inspect import managed_units, print_json, scene_for
+from gpu_lifecycle.jobs.inspect import scene_for
 from gpu_lifecycle.jobs.observe import Observation, Observer
 from gpu_lifecycle.jobs.port import parents, taken_by
 from gpu_lifecycle.jobs.preflight import Preflight
+from gpu_lifecycle.jobs.printed import managed_units, print_json
 from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.jobs.units import Loaded, ask_systemd, check_neighbours, check_unit, stopped_first
 from gpu_lifecycle.rules.claims import claimed

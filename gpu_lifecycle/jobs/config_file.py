@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_lifecycle.errors import Exit, LifecycleError, NotPermittedError, UsageError
 from gpu_lifecycle.facts import Layout, UnitName
-from gpu_lifecycle.jobs.inspect import print_json
+from gpu_lifecycle.jobs.printed import print_json
 from gpu_lifecycle.jobs.settings import load
 from gpu_lifecycle.rules.origins import Origin, origins, said
 

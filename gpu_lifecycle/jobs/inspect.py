@@ -11,6 +11,7 @@ from gpu_lifecycle.errors import BlindError, ConfigError, Exit, LifecycleError, 
 from gpu_lifecycle.facts import GpuView, Judged, Layout, UnitName
 from gpu_lifecycle.jobs.fitness import examine
 from gpu_lifecycle.jobs.observe import Observer
+from gpu_lifecycle.jobs.printed import managed_units, print_json
 from gpu_lifecycle.jobs.runs import past_runs
 from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.jobs.sweep import NVML_SECONDS, Sweep, SweepResult
@@ -26,21 +27,6 @@ if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
 
 WATCH_EVERY = 2.0  # seconds between two looks of gpus --watch
-
-
-def print_json(document: dict[str, Any], indent: int | None = 2) -> None:
-    import json
-
-    print(json.dumps(document, indent=indent, ensure_ascii=True), flush=True)
-
-
-def managed_units(layout: Layout) -> list[UnitName]:
-    """Every unit that has a config file."""
-    try:
-        names = sorted(os.listdir(layout.config_dir))
-    except OSError:
-        return []
-    return [UnitName(name.removesuffix(".toml")) for name in names if name.endswith(".toml")]
 
 
 def scene_for(unit: UnitName | None, config: Config | None, layout: Layout) -> Scene:
@@ -75,9 +61,9 @@ def holders(unit: UnitName | None, layout: Layout, *, as_json: bool) -> int:
     if as_json:
         print_json({"schema": 1, "sight": sight_json(seen.sight), "holders": [holder_json(item) for item in shown]})
     else:
-        from gpu_lifecycle.jobs.tables import holders_table
+        from gpu_lifecycle.jobs.tables import holders_table, show
 
-        holders_table(shown, view, seen.sight)
+        show(holders_table(shown, view, seen.sight))
     return Exit.OK
 
 
@@ -137,9 +123,9 @@ def _show_gpus(rows: list[dict[str, Any]], *, as_json: bool, again: bool = False
     if as_json:
         print_json({"schema": 1, "gpus": rows}, indent=None if again else 2)
     else:
-        from gpu_lifecycle.jobs.tables import gpus_table
+        from gpu_lifecycle.jobs.tables import gpus_table, show
 
-        gpus_table(rows, clear=again)
+        show(gpus_table(rows), clear=again)
 
 
 def _claims(layout: Layout, view: GpuView) -> dict[str, list[str]]:
@@ -173,9 +159,10 @@ def sweep(unit: UnitName, layout: Layout, *, as_json: bool, dry_run: bool) -> in
     if as_json:
         print_json(_sweep_json(result, listed))
     else:
+        from gpu_lifecycle.jobs.tables import show as show_table
         from gpu_lifecycle.jobs.tables import sweep_table
 
-        sweep_table(result.outcome, result.text, listed, result.results)
+        show_table(sweep_table(result.outcome, result.text, listed, result.results))
     return result.status
 
 

@@ -11,7 +11,7 @@ import time
 
 from gpu_lifecycle.errors import BusyError, LifecycleError, NotPermittedError, UsageError
 from gpu_lifecycle.facts import Layout, UnitName
-from gpu_lifecycle.jobs.inspect import managed_units
+from gpu_lifecycle.jobs.printed import managed_units
 from gpu_lifecycle.rules.names import parse_unit
 from gpu_lifecycle.rules.quantity import show_duration
 from gpu_lifecycle.system.bus import Bus

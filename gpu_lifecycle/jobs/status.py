@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_lifecycle.errors import BlindError, Exit, LifecycleError
 from gpu_lifecycle.facts import Layout, Phase, UnitName
-from gpu_lifecycle.jobs.inspect import managed_units, print_json
+from gpu_lifecycle.jobs.follow import Show, as_lines, on_terminal, phase_and_text, shown_in_place
+from gpu_lifecycle.jobs.printed import managed_units, print_json
 from gpu_lifecycle.jobs.state import StateFile
 from gpu_lifecycle.rules.quantity import show_duration, show_size
 from gpu_lifecycle.rules.text import printable
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 FOLLOW_SECONDS = 0.5
 UNDER_WAY = (Phase.LOADING, Phase.WARMING, Phase.READY, Phase.SUSPECT)
@@ -18,18 +23,31 @@ ENDED = (Phase.READY, Phase.FAILED, Phase.DOWN)
 
 
 def status(unit: UnitName | None, layout: Layout, *, as_json: bool, follow: bool) -> int:
-    """Prints one unit's state, or all managed units'; with ``follow``, each change until it is ready or has ended."""
+    """Prints one unit's state, or all managed units'; with ``follow``, each change until each is ready or has ended."""
     units = [unit] if unit else managed_units(layout)
-    if follow and unit:
-        return _follow(unit, layout, as_json=as_json)
+    if follow and units:
+        return _follow(units, layout, as_json=as_json, named=unit is None)
     documents = [document(item, layout) for item in units]
     if as_json:
         print_json(documents[0] if unit else {"schema": 1, "units": documents})
     elif not documents:
         print(f"no managed unit: there is no config file in {layout.config_dir}")
+    elif sys.stdout.isatty():
+        _draw(documents)
     else:
         print("\n".join(_lines(item) for item in documents))
     return Exit.OK
+
+
+def _draw(documents: list[dict[str, Any]]) -> None:
+    from gpu_lifecycle.jobs.screen import unit_block
+    from gpu_lifecycle.jobs.tables import console
+
+    out = console()
+    for number, item in enumerate(documents):
+        if number:
+            out.print()
+        out.print(unit_block(item, time.time()))
 
 
 def document(unit: UnitName, layout: Layout) -> dict[str, Any]:
@@ -120,20 +138,23 @@ def _size(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else None
 
 
-def _follow(unit: UnitName, layout: Layout, *, as_json: bool) -> int:
-    """One line per change. Exit status 0 only where the end of it is "ready"."""
-    last = ""
-    while True:
-        item = document(unit, layout)
-        text = f"{item['phase']}: {printable(str(item['text']), 400)}"
-        if text != last:
-            last = text
-            if as_json:
-                import json
+def _follow(units: list[UnitName], layout: Layout, *, as_json: bool, named: bool) -> int:
+    """Exit status 0 only where the end of each is "ready"."""
+    with _following(as_json=as_json, named=named) as show:
+        while True:
+            items = [document(unit, layout) for unit in units]
+            show(items)
+            if all(_settled(item) for item in items):
+                return Exit.OK if all(item["phase"] == Phase.READY for item in items) else Exit.TEMPFAIL
+            time.sleep(FOLLOW_SECONDS)
 
-                print(json.dumps(item), flush=True)
-            else:
-                print(text, flush=True)
-        if item["phase"] in ENDED:
-            return Exit.OK if item["phase"] == Phase.READY else Exit.TEMPFAIL
-        time.sleep(FOLLOW_SECONDS)
+
+def _settled(item: dict[str, Any]) -> bool:
+    """Whether it is at an end; where a start has just begun, the phase is still the end of the run before."""
+    systemd = item["systemd"] or {}
+    begun = systemd.get("active") == "activating" and "auto-restart" not in systemd["sub"]
+    return item["phase"] in ENDED and not (begun and item["phase"] != Phase.READY)
+
+
+def _following(*, as_json: bool, named: bool) -> AbstractContextManager[Show]:
+    return shown_in_place() if on_terminal() and not as_json else as_lines(phase_and_text, named=named, as_json=as_json)

@@ -11,7 +11,7 @@ from typing import Any
 from gpu_lifecycle.errors import Exit, UnavailableError, UsageError
 from gpu_lifecycle.facts import Layout, UnitName
 from gpu_lifecycle.jobs.history import read
-from gpu_lifecycle.jobs.inspect import print_json
+from gpu_lifecycle.jobs.printed import print_json
 from gpu_lifecycle.jobs.why import named
 from gpu_lifecycle.rules.timeline import Picture, picture
 from gpu_lifecycle.rules.timeline_text import chart, legend

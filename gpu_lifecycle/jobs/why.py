@@ -8,7 +8,7 @@ from typing import Any
 from gpu_lifecycle.errors import BlindError, Exit, LifecycleError, UsageError
 from gpu_lifecycle.facts import Layout, Phase, UnitName
 from gpu_lifecycle.jobs.history import read
-from gpu_lifecycle.jobs.inspect import print_json
+from gpu_lifecycle.jobs.printed import print_json
 from gpu_lifecycle.jobs.state import StateFile
 from gpu_lifecycle.rules.account import cause_of, cause_row, lines, number, phases, text, times
 from gpu_lifecycle.rules.cause import CAUSES, Cause, Outcome, for_unit
@@ -48,9 +48,9 @@ def runs(unit: UnitName, layout: Layout, *, as_json: bool) -> int:
     elif not found:
         print(f"{unit.service} has no history: no run of it is known")
     else:
-        from gpu_lifecycle.jobs.tables import runs_table
+        from gpu_lifecycle.jobs.tables import runs_table, show
 
-        runs_table([_cells(row) for row in found])
+        show(runs_table([_cells(row) for row in found]))
     return Exit.OK
 
 

@@ -26,8 +26,14 @@ MORE: dict[str, str] = {
     "hook": "pre-start sweeps and examines the GPUs, post-stop ends survivors and proves the memory free, reload has the daemon"
     " read its config again and become the installed code. They are for the unit file: by hand use sweep, and systemctl"
     " reload.",
-    "status": "Without UNIT: every unit that has a config. With --follow, one line for each change, and an exit status of 0"
-    " only where the end is ready.",
+    "start": "Queues the same job as systemctl start, and shows what status --follow shows; in a pipe, one line for each change"
+    " of phase. Exit status: 0 where the unit is active, or was; else that of the start: 69, 75, 77 or 78. Ctrl-C ends the"
+    " watching (130), never the start.",
+    "status": "Without UNIT: every unit that has a config. With --follow, in its place on a terminal and one line for each"
+    " change in a pipe, until each unit is ready, down or failed; the exit status is 0 only where the end of each is ready.",
+    "top": "Looks every 2 s; the verdicts are those that holders shows. Keys: q quits; the arrows choose a holder; r, and then"
+    " y, sweeps for UNIT, by the rules and in the way of sweep, and only as root. Any other answer does nothing. It needs a"
+    " terminal that can be drawn on; elsewhere use holders, gpus --watch and status --follow.",
     "timeline": "The last run that has come as far as to start its engine, or another one of gpu-lifecycle runs: how long each"
     " phase took, the memory of each claimed GPU, what happened when, and how long the starts before it took. It is recorded"
     " until READY=1 or the end of the run, in at most 120 points; after a reload in the middle of a start, from there on.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from unicodedata import category
 
 # Characters that draw nothing although Unicode calls them letters or marks, so that isprintable() lets them
 # pass (Unicode's Default_Ignorable_Code_Point, DerivedCoreProperties.txt): two names that look alike must not
@@ -31,14 +32,30 @@ def printable(text: str | bytes, limit: int = 200) -> str:
     return _shorten(pieces, limit - 1) + _ELLIPSIS
 
 
+# Skin tones, the letters of flags, and the vowels of which Korean syllables are put together: whether one takes columns of
+# its own, terminals do not agree. Nor do they on marks that take space (category Mc).
+_UNSTEADY = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff]")
+
+
+def steady(text: str, limit: int = 200) -> str:
+    """``printable``, without what is wider on some terminals than on others: for the cells of tables."""
+    shown = printable(text, limit)
+    if shown.isascii():
+        return shown
+    return "".join(_code(each) if _UNSTEADY.match(each) or category(each) == "Mc" else each for each in shown)
+
+
 def _escape(character: str) -> str:
     code = ord(character)
     if character.isprintable() and not (code > 0x300 and _INVISIBLE.match(character)):
         return character
     if 0xDC80 <= code <= 0xDCFF:  # surrogateescape: the byte that was there
         return f"\\x{code - 0xDC00:02x}"
-    if code < 0x100:
-        return f"\\x{code:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else _code(character)
+
+
+def _code(character: str) -> str:
+    code = ord(character)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 

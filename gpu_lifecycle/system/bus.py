@@ -151,6 +151,15 @@ class Bus:
         state = self._call(what, _MANAGER, b"GetUnitFileState", b"s", [unit], absent=_NO_UNIT_FILE)
         return _text(state or "")
 
+    def start(self, unit: str) -> int:
+        """Queue a start of a unit (full name) and return its job's number at once, as ``systemctl start --no-block`` does."""
+        path = self._call(f"start {unit}", _MANAGER, b"StartUnit", b"ss", [unit, b"replace"])
+        return int(_text(path).rpartition("/")[2])
+
+    def job(self, unit: str) -> int:
+        """The number of the job that is queued or runs for a unit (full name); 0: there is none."""
+        return int(self._get(_unit_path(unit), _UNIT, b"Job", b"(uo)")[0])
+
     def reset_failed(self, unit: str) -> None:
         """Let systemd forget that a unit failed; one that is not loaded has nothing to forget."""
         self._call(f"reset {unit}", _MANAGER, b"ResetFailedUnit", b"s", [unit], absent=_NO_UNIT)

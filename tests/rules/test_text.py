@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_lifecycle.rules.text import printable
+from gpu_lifecycle.rules.text import printable, steady
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,8 @@ def test_no_escape_is_cut_in_two(text: str, limit: int) -> None:
 
 def test_a_huge_text_costs_no_more_than_its_beginning() -> None:
     assert len(printable(b"\x00" * 50_000_000, 200)) <= 200
+
+
+def test_what_has_no_steady_width_is_escaped_in_tables() -> None:
+    assert steady("👍🏽 🇩🇪 कि 漢é") == "👍\\U0001f3fd \\U0001f1e9\\U0001f1ea क\\u093f 漢é"
+    assert steady("\x1b[2J" + "x" * 9, 8) == printable("\x1b[2J" + "x" * 9, 8)
