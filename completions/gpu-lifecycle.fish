@@ -60,7 +60,7 @@ complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a status -d 'state, phas
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a top -d 'GPUs, holders and units on the whole screen, as they change'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a why -d 'why the last run ended, what was seen, what to do'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a runs -d 'the runs, how long their phases were, how they ended'
-complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a timeline -d 'the start of a run as a picture: phases, memory, events'
+complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a timeline -d 'the start of a run as a picture'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a install -d 'install the unit, its config example, catalog, user and folders'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a uninstall -d 'take away what install wrote, and nothing else'
 complete -c gpu-lifecycle -n '__gpu_lifecycle_at "" 0' -a config -d 'write a commented config, or show the one that holds'

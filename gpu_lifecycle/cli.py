@@ -205,10 +205,7 @@ def parser() -> argparse.ArgumentParser:
     why = json_too(add("why", "why the last run ended, what was seen, what to do", run_why, "required"))
     why.add_argument("--run", dest="run_id", default="", metavar="ID", help="another run: its id, or the beginning of it")
     json_too(add("runs", "the runs, how long their phases were, how they ended", run_runs, "required"))
-    timeline = json_too(add("timeline", "the start of a run as a picture: phases, memory, events", run_timeline, "required"))
-    timeline.add_argument("--run", dest="run_id", default="", metavar="ID", help="another run: its id, or the beginning of it")
-    timeline.add_argument("--svg", default="", metavar="FILE", help="write it as SVG (-: to standard output)")
-    timeline.add_argument("--png", default="", metavar="FILE", help="write it as PNG; needs the package resvg-py")
+    _timeline_options(json_too(add("timeline", "the start of a run as a picture", run_timeline, "required")))
     install = add("install", "install the unit, its config example, catalog, user and folders", run_install, "required")
     install.add_argument("--root", default="/", metavar="DIR", help="install into an image below DIR")
     install.add_argument("--enable", action="store_true", help="start it at boot, too")
@@ -218,6 +215,12 @@ def parser() -> argparse.ArgumentParser:
     demo = add("demo", "the whole story on a machine without a GPU (needs a source checkout)", run_demo)
     demo.add_argument("--keep", action="store_true", help="leave the test machine up and say how to enter it")
     return top
+
+
+def _timeline_options(timeline: argparse.ArgumentParser) -> None:
+    timeline.add_argument("--run", dest="run_id", default="", metavar="ID", help="another run: its id, or the beginning of it")
+    timeline.add_argument("--svg", default="", metavar="FILE", help="write it as SVG (-: to standard output)")
+    timeline.add_argument("--png", default="", metavar="FILE", help="write it as PNG; needs the package resvg-py")
 
 
 def _config_commands(config: argparse.ArgumentParser) -> None:
