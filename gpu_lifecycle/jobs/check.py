@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -207,6 +208,9 @@ def _command(config: Config, file: str) -> Found:
     elif state is State.NO_PROGRAM:
         text = f"{program} cannot be executed"
         yield Finding(Level.ERROR, "command-not-executable", text, f"ls -l {program}", file, key), Exit.CONFIG
+    elif state is State.UNSEEN:
+        text = f"{program} cannot be looked at as this user"
+        yield Finding(Level.WARN, "command-unseen", text, f"namei -l {program}", file, key), Exit.OK
     elif state is State.SILENT:
         text = f"{program} was not read within {PROGRAM_SECONDS:g} s"
         yield Finding(Level.ERROR, "command-silent", text, SILENT_HINT, file, key), Exit.TEMPFAIL
@@ -227,9 +231,19 @@ def _shared_memory(unit: UnitName, config: Config, file: str) -> Found:
 def _key(config: Config, file: str) -> Found:
     """The file of the engine's key. A credential is there only while the unit runs; what its user may read, the start says."""
     path = config.server.api_key_file or ""
-    if path.startswith("/") and not os.path.isfile(path):
+    if path.startswith("/") and _is_no_file(path):
         text, hint = f"{path} is not there, or no file", "correct the path"
         yield Finding(Level.ERROR, "key-missing", text, hint, file, "server.api_key_file"), Exit.CONFIG
+
+
+def _is_no_file(path: str) -> bool:
+    """False where it cannot be looked at: then it may be one."""
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
 
 
 def _gpus(

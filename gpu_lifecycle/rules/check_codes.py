@@ -11,6 +11,7 @@ SET_UP: Mapping[str, str] = {
     "unit-broken": "systemd could not load the unit",
     "command-missing": "the engine's program is not there",
     "command-not-executable": "the engine's program is no file, or one that nobody may execute",
+    "command-unseen": "the engine's program cannot be looked at as this user, so that nothing is known of it",
     "command-silent": "the disk of the engine's program does not answer: a start would be refused with 75",
     "key-missing": "the file of the engine's API key is not there",
     "shm-large": "the unit's own /dev/shm may take so much that the machine runs out of memory",

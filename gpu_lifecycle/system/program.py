@@ -17,6 +17,7 @@ class State(StrEnum):
     THERE = "there"
     MISSING = "missing"
     NO_PROGRAM = "no-program"  # no file, or one that nobody may execute
+    UNSEEN = "unseen"  # we may not look, or the look failed: it may be there
     SILENT = "silent"  # its disk, or that of its interpreter, has not answered in time
 
 
@@ -29,8 +30,10 @@ def look_at(path: str, seconds: float) -> State:
 def _look(path: str) -> State:
     try:
         seen = os.stat(path)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return State.MISSING
+    except OSError:
+        return State.UNSEEN
     if not st.S_ISREG(seen.st_mode) or not os.access(path, os.X_OK):
         return State.NO_PROGRAM
     try:

@@ -28,6 +28,12 @@ def test_what_is_there_and_what_is_not(tmp_path: Path) -> None:
     assert look_at(str(tmp_path / "data" / "below"), 10) is State.MISSING
 
 
+def test_what_may_not_be_looked_at_is_not_called_missing(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert look_at(str(loop), 10) is State.UNSEEN
+
+
 HUNG = """
 import os, sys, time
 from gpu_lifecycle.system.program import look_at
