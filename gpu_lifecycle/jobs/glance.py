@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 EVERY = 2.0  # seconds between two looks
 NVML_SECONDS = 10.0
-FREE_BELOW = 512 << 20  # bytes; as a unit without a config would have it
 END_SECONDS = 3.0  # how long a look may still take once nobody waits for it
 
 
@@ -43,7 +43,7 @@ def glance(unit: UnitName | None, layout: Layout, observer: Observer) -> Glance:
     config = load_config(layout, unit) if unit else None
     view = observer.probe.view(NVML_SECONDS)
     claim, trouble = _claim(config, view)
-    free_below = config.sweep.free_below if config else FREE_BELOW
+    free_below = config.sweep.free_below if config else sys.maxsize  # as holders has it: without a claim nobody is in the way
     seen = observer.look(scene_for(unit, config, layout), claim, free_below, view)
     holders = tuple(item for item in seen.judged if item.process.devices and item.rule != "ourselves")
     units = tuple(document(each, layout) for each in managed_units(layout))
