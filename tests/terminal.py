@@ -45,6 +45,10 @@ class Terminal:
     def screen(self, *, colour: bool = False) -> str:
         return self._tmux("capture-pane", "-p", *(["-e"] if colour else []))
 
+    def history(self) -> str:
+        """The screen, below all that has scrolled off it."""
+        return self._tmux("capture-pane", "-p", "-S", "-")
+
     def about(self, what: str) -> str:
         """What tmux knows of the terminal: ``cursor_flag``, ``alternate_on``."""
         return self._tmux("display-message", "-p", f"#{{{what}}}").strip()
