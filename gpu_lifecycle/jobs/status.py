@@ -17,6 +17,8 @@ from gpu_lifecycle.rules.text import printable
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from gpu_lifecycle.system.bus import UnitState
+
 FOLLOW_SECONDS = 0.5
 UNDER_WAY = (Phase.LOADING, Phase.WARMING, Phase.READY, Phase.SUSPECT)
 ENDED = (Phase.READY, Phase.FAILED, Phase.DOWN)
@@ -87,15 +89,20 @@ def document(unit: UnitName, layout: Layout) -> dict[str, Any]:
         "result": found.result,
         "restarts": found.n_restarts,
     }
-    if found.active == "failed":
-        shown["phase"] = str(Phase.FAILED)
-    elif found.active == "inactive":
-        shown["phase"] = str(Phase.DOWN)
-    if found.active in ("failed", "inactive"):
-        shown["progress"] = shown["eta"] = None
+    shown.update(_outranked(found, shown["phase"]))
     if found.load == "not-found":
         shown["text"] = f"the unit is not installed: gpu-lifecycle install {unit.name}"
     return shown
+
+
+def _outranked(found: UnitState, phase: str) -> dict[str, Any]:
+    """What of a state file is wrong where systemd is further: it knows of an end, and of a start before our hook wrote."""
+    over = {"progress": None, "eta": None}
+    if found.active == "activating" and found.sub in ("condition", "start-pre") and phase != Phase.PRE_START:
+        return over | {"phase": str(Phase.PRE_START), "since": None, "text": "its pre-start hook begins"}
+    if found.active not in ("failed", "inactive"):
+        return {}
+    return over | {"phase": str(Phase.FAILED if found.active == "failed" else Phase.DOWN)}
 
 
 def _lines(item: dict[str, Any]) -> str:

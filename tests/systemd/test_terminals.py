@@ -99,6 +99,22 @@ def test_follow_in_a_pipe_is_a_line_for_each_change(site: Site) -> None:
     assert "\x1b" not in done.stdout
 
 
+def test_a_start_is_not_told_as_the_failure_before_it(site: Site) -> None:
+    """Before the hook's first line the state file is still that of the run before."""
+    site.configure(extra="[server.environment]\nNCCL_DEBUG = 1\n")
+    site.start(wait=False)
+    site.machine.wait(lambda: site.cli("status", "sglang-kimi")["phase"] == "failed", 20, "a start that is refused")
+    site.configure()
+    site.systemctl("reset-failed")
+    with site.drop_in("[Service]\nExecCondition=/bin/sleep 2\n"):
+        site.start(wait=False)
+        told = site.cli("status", "sglang-kimi")
+        assert (told["phase"], told["text"], told["since"]) == ("pre-start", "its pre-start hook begins", None)
+        followed = site.machine.run([*FOLLOW]).stdout.splitlines()
+    assert followed[0] == "pre-start: its pre-start hook begins"
+    assert followed[-1].startswith("ready: ")
+
+
 def test_a_dumb_terminal_gets_lines(site: Site) -> None:
     site.configure("--load-seconds", "2")
     with Terminal(inside(site.machine, *START, term="dumb"), width=120) as terminal:
