@@ -33,7 +33,7 @@ class Example:
     environment: tuple[str, ...] = ()
 
 
-_NO_DRAIN = Set('"0s"', "It does not drain: SIGTERM ends running requests at once.")
+_NO_DRAIN = Set('"0s"', "It does not drain: a SIGTERM leaves running requests unfinished.")
 _ONE_GPU = {"gpus.claim": Set("[0]"), "gpus.count": Set("1")}
 
 EXAMPLES: dict[str, Example] = {

@@ -1,9 +1,10 @@
 """How far a load is, from the lines that the engine writes: one table of markers per engine.
 
-Source of the markers: the released wheels and runs of SGLang 0.5.8 to 0.5.23 and vLLM 0.32.0; the bars of graph
-capture, which needs a GPU, are not from runs. Those of the others are from logs that their users have published (in issues
-and guides: llama.cpp 2025 and 2026, TGI 1.4 to 3, Triton 23 to 25, TensorRT-LLM 0.20 and 1, Ollama 0.5 to 0.13), not from
-runs of ours. An engine that is not in the table has no phases, and is judged by what can be seen of it from outside alone.
+Source of the markers: the released wheels and runs of SGLang 0.5.8 to 0.5.23, vLLM 0.32.0 and llama.cpp's builds 11434 and
+11549; the bars of graph capture, which needs a GPU, are not from runs. Those of the others, and of older llama.cpp, are from
+logs that their users have published (in issues and guides: llama.cpp 2025 and 2026, TGI 1.4 to 3, Triton 23 to 25,
+TensorRT-LLM 0.20 and 1, Ollama 0.5 to 0.13), not from runs of ours. An engine that is not in the table has no phases, and is
+judged by what can be seen of it from outside alone.
 """
 
 from __future__ import annotations
@@ -85,9 +86,9 @@ _MARKERS: Mapping[str, tuple[tuple[re.Pattern[str], Step], ...]] = {
         "llama.cpp": (  # its port is open, and says 503, from the beginning
             (r"main: loading model|load_model: loading model|llama_model_loader: loaded meta data", Step.INIT),
             (r"load_tensors: (?:loading model tensors|offload)|model buffer size *=", Step.WEIGHTS),
-            (r"KV buffer size *=|llama_kv_cache\w*: +size *=", Step.KV_CACHE),
+            (r"KV buffer size *=|llama_kv_cache\w*: +size *=|load_model: initializing, n_slots = \d", Step.KV_CACHE),
             (r"warming up the model with an empty run|: model loaded\b", Step.WARMUP),
-            (r"server is listening on (?:http|unix)|all slots are idle", Step.SERVING),
+            (r"\blistening on (?:http|unix)|all slots are idle", Step.SERVING),
         ),
         "tgi": (
             (r"text_generation_launcher.{0,40}Args \{|Starting (?:check and )?download process", Step.INIT),

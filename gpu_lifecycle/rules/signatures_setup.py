@@ -56,11 +56,12 @@ MODEL: tuple[Signature, ...] = (
     ),
     signature(
         "torn-weights",
-        "deserializing header|safetensorerror|incompletebuffer|invalidheader|corrupted or incomplete",
-        r"Error while deserializing header|SafetensorError|IncompleteBuffer|InvalidHeader|corrupted or incomplete",
+        "deserializing header|safetensorerror|incompletebuffer|invalidheader|corrupted or incomplete|invalid magic char",
+        r"Error while deserializing header|SafetensorError|IncompleteBuffer|InvalidHeader|corrupted or incomplete"
+        r"|gguf_init\w*: invalid magic characters",
         "a file of the model's weights is torn",
         f"download that file again and compare its size or checksum. {_CHECK}",
-        "safetensors (safetensors_rust.SafetensorError), llama.cpp llama-model-loader.cpp",
+        "safetensors (safetensors_rust.SafetensorError), llama.cpp llama-model-loader.cpp and gguf.cpp",
     ),
     signature(
         "tokenizer",

@@ -1,4 +1,4 @@
-"""One machine for all tests under real engines: two units, one with SGLang, one with vLLM."""
+"""One machine for all tests under real engines: a unit with SGLang, one with vLLM, one with llama.cpp."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.place import Engines, find
-from tests.engines.unit import CLIENT, QUICK, SGLANG, VLLM, Unit
+from tests.engines.unit import CLIENT, LLAMA_CPP, QUICK, SGLANG, VLLM, Unit
 from tests.machine import Machine
 
 
@@ -22,7 +22,11 @@ def units(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with Machine(tmp_path_factory.mktemp("machine"), gpus=4, shown=engines.shown()) as machine:
         engines.install(machine)
         machine.copy(Path(__file__).with_name("client.py"), CLIENT)
-        made = {"sglang": Unit(machine, "sglang-kimi", SGLANG, [0]), "vllm": Unit(machine, "vllm", VLLM, [1])}
+        made = {
+            "sglang": Unit(machine, "sglang-kimi", SGLANG, [0]),
+            "vllm": Unit(machine, "vllm", VLLM, [1]),
+            "llama.cpp": Unit(machine, "llama-cpp", LLAMA_CPP, [2]),
+        }
         for unit in made.values():
             unit.configure()
             machine.run(["gpu-lifecycle", "install", unit.name])

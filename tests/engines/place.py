@@ -14,7 +14,8 @@ VARIABLE = "GPU_LIFECYCLE_ENGINES"
 INSIDE = "/opt/engines"
 PYTHON = f"{INSIDE}/bin/python"
 MODELS = f"{INSIDE}/models"
-TARGET, TORN = f"{MODELS}/target", f"{MODELS}/torn"
+TARGET, TORN, LONG, GGUF = f"{MODELS}/target", f"{MODELS}/torn", f"{MODELS}/long", f"{MODELS}/tiny.gguf"
+LLAMA_SERVER = f"{INSIDE}/bin/llama-server"
 SHIM = f"{INSIDE}/shim"
 # For an interpreter that lies elsewhere than it was built for, and has a library beside it; else it means nothing.
 LIBRARIES = {"LD_LIBRARY_PATH": f"{INSIDE}/python/lib"}
@@ -55,6 +56,8 @@ class Engines:
         machine.copy(tests / "shim", SHIM)
         machine.copy(tests.parent / "standins/sglang_standin/process.py", f"{SHIM}/standin_process.py")
         machine.copy(self.home / "models", MODELS)
+        machine.write(LLAMA_SERVER, f"#!{PYTHON}\n{(tests / 'llama_server.py').read_text()}")
+        machine.run(["chmod", "755", LLAMA_SERVER])
 
     @property
     def _moved(self) -> bool:

@@ -36,6 +36,7 @@ DOOMS: Mapping[str, Doom] = {
     ),
     "vllm, a shard is missing": Doom("vllm", (), TORN, "shard-missing", "missing-weights"),
     "vllm, tp does not divide": Doom("vllm", ("-tp", "3"), TARGET, "heads", "tp-divide", (1, 2, 3)),
+    "llama.cpp, the file is missing": Doom("llama.cpp", (), f"{MODELS}/none.gguf", "model-absent", "missing-weights"),
     "vllm, the context is too long": Doom("vllm", ("--max-model-len", "1024"), TARGET, "context-too-long", "context-length"),
 }
 
@@ -87,8 +88,9 @@ def cause_of(lines: list[str]) -> str:
     return sign.code if sign else ""
 
 
-@pytest.mark.parametrize("unit", ["sglang", "vllm"], indirect=True)
+@pytest.mark.parametrize("unit", ["llama.cpp", "sglang", "vllm"], indirect=True)
 def test_a_port_that_a_stranger_has_is_refused(unit: Unit) -> None:
+    """And the engine itself, let at it, ends with the words that bear this cause."""
     port = str(unit.preset.port)
     unit.machine.run_in_unit(f"stranger-{unit.name}", ["/usr/local/libexec/gpu-holder", "--listen", port])
     unit.wait(lambda: port in unit.ask("ss", "-Hltn"), 10, "the stranger to listen")
@@ -96,4 +98,6 @@ def test_a_port_that_a_stranger_has_is_refused(unit: Unit) -> None:
     unit.wait(lambda: unit.events("start-refused"), 30, "the start to be refused")
     assert f"port {port}" in unit.messages("start-refused")
     assert not unit.events("engine-started")
+    lines = unit.bare()
     unit.machine.run(["systemctl", "stop", f"stranger-{unit.name}"])
+    assert cause_of(lines) == "port-in-use", "\n".join(lines[-60:])

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.engines.place import INSIDE, LIBRARIES, PYTHON, SHIM, TARGET
+from tests.engines.place import GGUF, INSIDE, LIBRARIES, LLAMA_SERVER, LONG, PYTHON, SHIM, TARGET
 from tests.machine import Machine
 from tests.machine.enter import Entered
 
@@ -34,6 +34,7 @@ except urllib.error.HTTPError as error:
     answer = error
 print(answer.status, answer.read().decode(), sep="\\n")
 """
+LONG_PROMPT = 18000  # tokens; their prefill takes some 25 seconds on two cores, and SGLang's /health gives up after 20
 QUICK = "[Service]\nRestartSec=1s\n"
 
 
@@ -47,17 +48,28 @@ class Preset:
     environment: dict[str, str]
     worker: str  # how the titles of those begin that hold a GPU
     port: int
+    steps: tuple[str, ...]  # of a load, as its own lines tell them
+    victims: tuple[str, ...]  # how the titles begin of those whose death is noticed, beside the main process
+    long: tuple[str, ...]  # options for one prompt of LONG_PROMPT tokens, read in one piece where it can be
+    model: str = TARGET
+    long_model: str = LONG
+    memory: int = 512 << 20  # bytes; more than this a worker holds
+    settings: str = ""  # more of the config, whole tables
+    children: int = 2  # processes of its own when it is well in its load
+    drains: bool = True  # whether a SIGTERM lets streams end
+    health_waits: bool = False  # whether its health endpoint waits behind a prompt
 
-    def words(self, *more: str, model: str = TARGET) -> list[str]:
+    def words(self, *more: str, model: str = "") -> list[str]:
         """The whole command line; of options that are said twice the engine takes the last."""
-        place = ["--host", "127.0.0.1", "--port", str(self.port), "--served-model-name", "tiny"]
-        return [PYTHON, *self.start, model, *place, *self.options, *more]
+        place = ["--host", "127.0.0.1", "--port", str(self.port)]
+        return [*self.start, model or self.model, *place, *self.options, *more]
 
 
 SGLANG = Preset(
     "sglang",
-    ("-m", "sglang.launch_server", "--model-path"),
+    (PYTHON, "-m", "sglang.launch_server", "--model-path"),
     (
+        "--served-model-name", "tiny",
         "--device", "cpu", "--attention-backend", "torch_native", "--mem-fraction-static", "0.05", "--max-total-tokens", "4096",
         "--max-running-requests", "4", "--context-length", "256", "--disable-overlap-schedule", "--enable-metrics",
     ),
@@ -67,11 +79,16 @@ SGLANG = Preset(
     },
     "sglang::scheduler",
     30000,
+    ("init", "weights", "kv_cache", "warmup"),
+    ("sglang::scheduler", "sglang::detokenizer"),
+    ("--context-length", "32768", "--max-total-tokens", "40000", "--chunked-prefill-size", "-1"),
+    health_waits=True,
 )  # fmt: skip
 VLLM = Preset(
     "vllm",
-    ("-m", "vllm.entrypoints.openai.api_server", "--model"),
+    (PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model"),
     (
+        "--served-model-name", "tiny",
         "--max-model-len", "256", "--max-num-seqs", "4", "--dtype", "bfloat16", "--enforce-eager",
         "--shutdown-timeout", "90",
     ),
@@ -81,7 +98,27 @@ VLLM = Preset(
     },
     "VLLM::Worker",
     8000,
+    ("init", "weights", "kv_cache", "warmup"),
+    ("VLLM::Worker", "VLLM::EngineCore"),
+    ("--max-model-len", "32768", "--max-num-batched-tokens", "32768", "--no-enable-chunked-prefill"),
 )  # fmt: skip
+LLAMA_CPP = Preset(
+    "llama.cpp",
+    (LLAMA_SERVER, "-m"),
+    ("--alias", "tiny", "--metrics", "-c", "2048", "-np", "4"),
+    {},
+    f"{PYTHON} {LLAMA_SERVER}",
+    8080,
+    (),  # the load of this model is over before the first look at it
+    (),
+    ("-c", "32768", "-np", "1"),
+    model=GGUF,
+    long_model=GGUF,
+    memory=32 << 20,
+    settings='[ready]\nmin_used = "32MiB"\n',
+    children=1,
+    drains=False,
+)
 
 
 @dataclass
@@ -96,7 +133,7 @@ class Unit:
 
     # its config
 
-    def configure(self, *more: str, model: str = TARGET, gpus: list[int] | None = None, extra: str = SETTINGS) -> None:
+    def configure(self, *more: str, model: str = "", gpus: list[int] | None = None, extra: str = SETTINGS) -> None:
         """Writes the config; ``more`` goes to the engine, ``extra`` is more TOML, whole tables."""
         claim = self.gpus if gpus is None else gpus
         environment = {**self.preset.environment, "PYTHONPATH": SHIM}
@@ -110,21 +147,26 @@ command = {json.dumps(self.preset.words(*more, model=model))}
 claim = {json.dumps(claim)}
 count = {len(claim)}
 """
-        self.machine.write(f"/etc/gpu-lifecycle/{self.name}.toml", text + extra)
+        self.machine.write(f"/etc/gpu-lifecycle/{self.name}.toml", text + self.preset.settings + extra)
 
-    def bare(self, *more: str, model: str = TARGET, limit: float = READY) -> list[str]:
+    def bare(self, *more: str, model: str = "", limit: float = READY) -> list[str]:
         """Runs the same command without us, to its end, as root: what it said. Fails the test where it does not end."""
-        name = f"bare-{self.name}-{time.monotonic_ns()}"
-        setting = " ".join(f"{key}={value}" for key, value in self.preset.environment.items())
-        properties = {"Environment": setting, "LimitCORE": "0"}
-        properties |= {"PrivateTmp": "yes", "TemporaryFileSystem": "/dev/shm:mode=1777"}  # what it leaves goes with it
-        self.machine.run_in_unit(name, self.preset.words(*more, model=model), properties)
+        name = self.start_bare(*more, model=model)
         try:
             running = ("active", "activating", "deactivating")
             self.wait(lambda: self.ask("systemctl", "is-active", name).strip() not in running, limit, f"{name} to end")
         finally:
             self.machine.run(["systemctl", "kill", "-s", "KILL", name], check=False)
         return [str(line["MESSAGE"]) for line in self.machine.journal(f"{name}.service")]
+
+    def start_bare(self, *more: str, model: str = "") -> str:
+        """Starts the same command without us, as root, in a unit that nobody watches; its name."""
+        name = f"bare-{self.name}-{time.monotonic_ns()}"
+        setting = " ".join(f"{key}={value}" for key, value in self.preset.environment.items())
+        properties = {"Environment": setting, "LimitCORE": "0", "KillMode": "mixed"}
+        properties |= {"PrivateTmp": "yes", "TemporaryFileSystem": "/dev/shm:mode=1777"}  # what it leaves goes with it
+        self.machine.run_in_unit(name, self.preset.words(*more, model=model), properties)
+        return name
 
     # what systemd says and does
 

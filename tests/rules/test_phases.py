@@ -41,6 +41,11 @@ LLAMA_CPP = [
     ("main: model loaded", Step.WARMUP),
     ("main: server is listening on http://127.0.0.1:8080 - starting the main loop", Step.SERVING),
     ("srv  update_slots: all slots are idle", Step.SERVING),
+    # one whole start of build 11434, which says no more by default
+    ("0.00.005.256 I srv    load_model: loading model '/models/tiny.gguf'", Step.INIT),
+    ("0.00.015.228 I srv    load_model: initializing, n_slots = 4, n_ctx_slot = 512, kv_unified = 'false'", Step.KV_CACHE),
+    ("0.00.018.191 I srv  llama_server: model loaded", Step.WARMUP),
+    ("0.00.018.206 I srv  llama_server: listening on http://127.0.0.1:38081", Step.SERVING),
     ("main: HTTP server is listening, hostname: 127.0.0.1, port: 8080, http threads: 31", Step.NONE),
 ]
 TGI = [

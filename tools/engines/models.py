@@ -2,7 +2,9 @@
 
 target               a Llama with random weights in two shards, a tokenizer and a chat template: 512 positions, 4 heads
 torn                 the same without its second shard
+long                 the same weights, said to be made for 65536 positions
 draft-512, draft-128 EAGLE3 drafts for it, of that many positions
+tiny.gguf            a Llama with random weights as llama.cpp reads it: 32768 positions, a token for each byte
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
+from gguf import GGUFWriter
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -59,6 +63,57 @@ def make_target(folder: Path) -> None:
 def make_torn(folder: Path, target: Path) -> None:
     shutil.copytree(target, folder)
     max(folder.glob("*.safetensors")).unlink()
+
+
+def make_long(folder: Path, target: Path) -> None:
+    shutil.copytree(target, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 65536}, indent=1))
+
+
+def make_gguf(path: Path) -> None:
+    """Keys and names as in the GGUF specification (ggml docs/gguf.md) and llama.cpp's src/llama-arch.cpp."""
+    writer, random = GGUFWriter(str(path), "llama"), np.random.default_rng(0)
+    writer.add_context_length(32768)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(WIDTH)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_dimension_count(HIDDEN // HEADS)
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581"]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([token.encode() for token in tokens])
+    writer.add_token_scores([0.0] * len(tokens))
+    writer.add_token_types([2, 3, 3, *([6] * 256), 1])  # unknown, control, byte, normal
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    for name, shape in _gguf_shapes(len(tokens)).items():
+        weights = random.standard_normal(shape) * 0.02 if len(shape) > 1 else np.ones(shape)
+        writer.add_tensor(name, weights.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _gguf_shapes(vocabulary: int) -> dict[str, tuple[int, ...]]:
+    group = KV_HEADS * HIDDEN // HEADS
+    block = {
+        "attn_norm": (HIDDEN,),
+        "attn_q": (HIDDEN, HIDDEN),
+        "attn_k": (group, HIDDEN),
+        "attn_v": (group, HIDDEN),
+        "attn_output": (HIDDEN, HIDDEN),
+        "ffn_norm": (HIDDEN,),
+        "ffn_gate": (WIDTH, HIDDEN),
+        "ffn_up": (WIDTH, HIDDEN),
+        "ffn_down": (HIDDEN, WIDTH),
+    }
+    ends = {"token_embd": (vocabulary, HIDDEN), "output_norm": (HIDDEN,), "output": (vocabulary, HIDDEN)}
+    shapes = ends | {f"blk.{number}.{name}": shape for number in range(2) for name, shape in block.items()}
+    return {f"{name}.weight": shape for name, shape in shapes.items()}
 
 
 def make_draft(folder: Path, positions: int) -> None:
@@ -116,9 +171,11 @@ def main(top: Path) -> None:
     scratch.mkdir(parents=True)
     make_target(scratch / "target")
     make_torn(scratch / "torn", scratch / "target")
+    make_long(scratch / "long", scratch / "target")
+    make_gguf(scratch / "tiny.gguf")
     for positions in (512, 128):
         make_draft(scratch / f"draft-{positions}", positions)
-    for path in scratch.rglob("*.safetensors"):
+    for path in (*scratch.rglob("*.safetensors"), scratch / "tiny.gguf"):
         path.chmod(0o644)  # the unit's user is another one
     shutil.rmtree(top, ignore_errors=True)
     scratch.rename(top)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import standin_process  # type: ignore[import-not-found]  # tests/standins/sglang_standin/process.py, copied beside this file
 
-WORKER = re.compile(r"^(?:sglang::scheduler|VLLM::Worker)(?:.*_TP(\d+))?")
+WORKER = re.compile(r"^(?:(?:sglang::scheduler|VLLM::Worker)(?:.*_TP(\d+))?|[^\0]+\0[^\0]*/llama-server\0)")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 STEP = 0.1
 
