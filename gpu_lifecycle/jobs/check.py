@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError
+from gpu_lifecycle.errors import BusyError, ConfigError, Exit, LifecycleError
 from gpu_lifecycle.facts import Finding, Gpu, GpuView, Layout, Level, UnitName, Verdict
 from gpu_lifecycle.jobs.environment import given
 from gpu_lifecycle.jobs.fitness import examine
@@ -103,7 +103,7 @@ def _all(unit: UnitName, layout: Layout, probe: GpuProbe) -> Found:
     yield from _shared_memory(unit, config, layout.config(unit))
     yield from _key(config, layout.config(unit))
     env, certain = yield from _environment(loaded, config)
-    models = Preflight(config, unit.service, env)
+    models = yield from _preflight(unit, config, env)
     try:  # all else is looked at while a child reads the files of the models
         view = probe.view(NVML_SECONDS)
         gpus = _claimed(view, config)
@@ -111,8 +111,18 @@ def _all(unit: UnitName, layout: Layout, probe: GpuProbe) -> Found:
         rest += _gpus(unit, config, layout, probe, view, stopped_first(loaded.properties))
         yield from _models(models, gpus, certain=certain)
     finally:
-        models.close()
+        if models:
+            models.close()
     yield from rest
+
+
+def _preflight(unit: UnitName, config: Config, env: dict[str, str]) -> Generator[tuple[Finding, Exit], None, Preflight | None]:
+    """None, and it is said: there is no process to read the files in."""
+    try:
+        return Preflight(config, unit.service, env)
+    except BusyError as error:
+        yield _no_process(error, Level.WARN), Exit.OK
+        return None
 
 
 def _claimed(view: GpuView, config: Config) -> tuple[Gpu, ...]:
@@ -123,10 +133,10 @@ def _claimed(view: GpuView, config: Config) -> tuple[Gpu, ...]:
         return ()
 
 
-def _models(models: Preflight, gpus: tuple[Gpu, ...], *, certain: bool) -> Found:
+def _models(models: Preflight | None, gpus: tuple[Gpu, ...], *, certain: bool) -> Found:
     """``certain`` False: the engine's environment is not known in full, and with it where downloads are kept."""
     sizes = [gpu.total for gpu in gpus if gpu.total]
-    for finding in models.findings(min(sizes, default=None)):
+    for finding in models.findings(min(sizes, default=None)) if models else ():
         level = Level.WARN if finding.code == "model-offline" and not certain else finding.level
         yield replace(finding, level=level), Exit.CONFIG
 
@@ -202,7 +212,11 @@ def _command(config: Config, file: str) -> Found:
     from gpu_lifecycle.system.program import State, look_at
 
     program, key = config.server.command[0], "server.command"
-    state = look_at(program, PROGRAM_SECONDS)
+    try:
+        state = look_at(program, PROGRAM_SECONDS)
+    except BusyError as error:
+        yield _no_process(error), Exit.TEMPFAIL
+        return
     if state is State.MISSING:
         yield Finding(Level.ERROR, "command-missing", f"{program} is not there", "correct the path", file, key), Exit.CONFIG
     elif state is State.NO_PROGRAM:
@@ -214,6 +228,10 @@ def _command(config: Config, file: str) -> Found:
     elif state is State.SILENT:
         text = f"{program} was not read within {PROGRAM_SECONDS:g} s"
         yield Finding(Level.ERROR, "command-silent", text, SILENT_HINT, file, key), Exit.TEMPFAIL
+
+
+def _no_process(error: BusyError, level: Level = Level.ERROR) -> Finding:
+    return Finding(level, "no-process", error.message, error.hint)
 
 
 def _shared_memory(unit: UnitName, config: Config, file: str) -> Found:

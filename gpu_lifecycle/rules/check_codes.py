@@ -13,6 +13,7 @@ SET_UP: Mapping[str, str] = {
     "command-not-executable": "the engine's program is no file, or one that nobody may execute",
     "command-unseen": "the engine's program cannot be looked at as this user, so that nothing is known of it",
     "command-silent": "the disk of the engine's program does not answer: a start would be refused with 75",
+    "no-process": "the kernel gives no process for a look: a start would be refused with 75",
     "key-missing": "the file of the engine's API key is not there",
     "shm-large": "the unit's own /dev/shm may take so much that the machine runs out of memory",
     "shm-shared": "the unit uses the machine's /dev/shm, though the config gives it one of its own",
