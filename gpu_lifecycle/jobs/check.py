@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,12 +14,13 @@ from gpu_lifecycle.jobs.environment import given
 from gpu_lifecycle.jobs.fitness import examine
 from gpu_lifecycle.jobs.host import Around, check_host
 from gpu_lifecycle.jobs.inspect import scene_for
+from gpu_lifecycle.jobs.keys import SECONDS as KEY_SECONDS
 from gpu_lifecycle.jobs.observe import Observation, Observer
 from gpu_lifecycle.jobs.port import parents, taken_by
 from gpu_lifecycle.jobs.preflight import Preflight
 from gpu_lifecycle.jobs.printed import managed_units, print_json
 from gpu_lifecycle.jobs.settings import load_config
-from gpu_lifecycle.jobs.units import Loaded, ask_systemd, check_neighbours, check_unit, stopped_first
+from gpu_lifecycle.jobs.units import CONFIG_SECONDS, Loaded, ask_systemd, check_neighbours, check_unit, stopped_first
 from gpu_lifecycle.rules.claims import claimed
 from gpu_lifecycle.rules.nodes import cure, lacking, missing
 from gpu_lifecycle.rules.quantity import show_count
@@ -29,6 +29,7 @@ from gpu_lifecycle.rules.unexplained import Place, amount, explain
 from gpu_lifecycle.rules.verdict import Scene
 from gpu_lifecycle.rules.visible import variables
 from gpu_lifecycle.system.devices import find_devices, inner_namespace, open_handles, what_is
+from gpu_lifecycle.system.files import is_no_file, must_answer
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.procfs import Proc
 from gpu_lifecycle.system.sockets import Listener, listeners_at, owner_of
@@ -93,6 +94,7 @@ def _findings(unit: UnitName, layout: Layout) -> Found:
 def _all(unit: UnitName, layout: Layout, probe: GpuProbe) -> Found:
     loaded = yield from _systemd(unit)
     try:
+        must_answer(layout.config(unit), layout.config(unit), CONFIG_SECONDS)
         config = load_config(layout, unit)
     except LifecycleError as error:
         file, key = (error.file, error.key) if isinstance(error, ConfigError) else ("", "")
@@ -182,7 +184,7 @@ def _environment(loaded: Loaded, config: Config) -> Generator[tuple[Finding, Exi
         return {**os.environ, **config.server.environment}, True
     found = given(loaded.properties, loaded.version)
     for finding in found.findings:
-        yield finding, Exit.CONFIG
+        yield finding, Exit.TEMPFAIL if finding.code == "environment-silent" else Exit.CONFIG
     return found.values | config.server.environment, found.certain
 
 
@@ -248,20 +250,15 @@ def _shared_memory(unit: UnitName, config: Config, file: str) -> Found:
 
 def _key(config: Config, file: str) -> Found:
     """The file of the engine's key. A credential is there only while the unit runs; what its user may read, the start says."""
-    path = config.server.api_key_file or ""
-    if path.startswith("/") and _is_no_file(path):
-        text, hint = f"{path} is not there, or no file", "correct the path"
-        yield Finding(Level.ERROR, "key-missing", text, hint, file, "server.api_key_file"), Exit.CONFIG
-
-
-def _is_no_file(path: str) -> bool:
-    """False where it cannot be looked at: then it may be one."""
+    path, key = config.server.api_key_file or "", "server.api_key_file"
+    if not path.startswith("/"):
+        return
     try:
-        return not stat.S_ISREG(os.stat(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
+        if is_no_file(path, path, KEY_SECONDS):
+            text, hint = f"{path} is not there, or no file", "correct the path"
+            yield Finding(Level.ERROR, "key-missing", text, hint, file, key), Exit.CONFIG
+    except BusyError as error:
+        yield Finding(Level.ERROR, "key-silent", error.message, error.hint, file, key), error.status
 
 
 def _gpus(

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import ConfigError
 from gpu_lifecycle.rules.secrets import Secrets, given
-from gpu_lifecycle.system.files import read_keys
+from gpu_lifecycle.system.files import must_answer, read_keys
 
 if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Server
 
+SECONDS = 5.0  # for the disk of the key to answer
 NO_CREDENTIAL = "it names a credential of systemd's, and none is loaded"
 
 
@@ -38,8 +39,10 @@ class EngineKey:
 def must_have_key(server: Server, own: Mapping[str, str], file: str) -> None:
     """Raises ConfigError where there is no key in server.api_key_file: the engine would never be ready.
 
-    The name is not shown: somebody may have written the key there.
+    And BusyError where the disk of a file with the key hangs. The name is not shown: somebody may have written the key there.
     """
+    if path := server.key_file(own):
+        must_answer(path, "the engine's API key", SECONDS)
     if server.api_key_file is None:
         return
     why = EngineKey(server, own).now()[1]

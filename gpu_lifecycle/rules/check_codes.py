@@ -15,6 +15,7 @@ SET_UP: Mapping[str, str] = {
     "command-silent": "the disk of the engine's program does not answer: a start would be refused with 75",
     "no-process": "the kernel gives no process for a look: a start would be refused with 75",
     "key-missing": "the file of the engine's API key is not there",
+    "key-silent": "the disk of the engine's API key does not answer: a start would be refused with 75",
     "shm-large": "the unit's own /dev/shm may take so much that the machine runs out of memory",
     "shm-shared": "the unit uses the machine's /dev/shm, though the config gives it one of its own",
     "shm-stale": "the unit's own /dev/shm has another size than the config says",
