@@ -22,13 +22,13 @@ from gpu_lifecycle.jobs.printed import managed_units, print_json
 from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.jobs.units import CONFIG_SECONDS, Loaded, ask_systemd, check_neighbours, check_unit, stopped_first
 from gpu_lifecycle.rules.claims import claimed
-from gpu_lifecycle.rules.nodes import cure, lacking, missing
+from gpu_lifecycle.rules.nodes import capability_files, cure, lacking, missing
 from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.rules.report import advice, describe
 from gpu_lifecycle.rules.unexplained import Place, amount, explain
 from gpu_lifecycle.rules.verdict import Scene
 from gpu_lifecycle.rules.visible import variables
-from gpu_lifecycle.system.devices import find_devices, inner_namespace, open_handles, what_is
+from gpu_lifecycle.system.devices import capability_nodes, find_devices, inner_namespace, open_handles, what_is
 from gpu_lifecycle.system.files import is_no_file, must_answer
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.procfs import Proc
@@ -274,11 +274,12 @@ def _gpus(
     yield Finding(Level.INFO, "gpus", f"{show_count(len(gpus), 'GPU')} found, driver {view.driver}"), Exit.OK
     observer = Observer(probe)
     wrong = {path: what_is(path) for path in observer.devices.wrong}
-    names = lacking(observer.devices.nodes, wrong, gpus)
-    for text in missing(observer.devices.nodes, wrong, gpus):
-        yield Finding(Level.ERROR, "node", text, cure(names, wrong)), Exit.UNAVAILABLE
+    caps = capability_nodes(capability_files(gpus))
+    names = lacking(observer.devices.nodes, wrong, gpus, caps)
+    for text in missing(observer.devices.nodes, wrong, gpus, caps):
+        yield Finding(Level.ERROR, "node", text, cure(names, wrong, caps)), Exit.UNAVAILABLE
     for path, what in wrong.items():
-        hint = f"remove it and let the driver make it: {cure([path.rpartition('/')[2]], [path])}"
+        hint = f"remove it and let the driver make it: {cure([path.rpartition('/')[2]], [path], caps)}"
         yield Finding(Level.WARN, "wrong-node", f"{path} is no node of the NVIDIA driver: {what}", hint), Exit.OK
     yield from _fitness(probe, [gpu.board for gpu in gpus])
     yield from _holders(scene_for(unit, config, layout), config, observer, [gpu.uuid for gpu in gpus], view, stopped)
