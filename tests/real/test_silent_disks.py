@@ -27,6 +27,15 @@ for server_of in (Server(("/bin/true",), api_key_file=f"{far}/key"),
         keys.must_have_key(server_of, {}, "x.toml")
     except LifecycleError as error:
         print("key", error.status.value, error)
+moved = f"{root}/moved"
+with open(moved, "w") as file:
+    file.write("one\\n")
+key = keys.EngineKey(Server(("/bin/true",), api_key_file=moved), {})
+os.symlink(f"{far}/key", f"{moved}.new")
+os.rename(f"{moved}.new", moved)
+asked = time.monotonic()
+print("watched", *(key.now() for _ in range(20)), time.monotonic() - asked < 10)
+print("watched", keys.EngineKey(Server(("/bin/true",), api_key_file=moved), {}).now())
 for unit in ("key", "config"):
     print("check", unit, check.check(UnitName(unit), Layout(root), as_json=False))
 print("in time", time.monotonic() - began < 30, flush=True)
@@ -70,6 +79,12 @@ def test_a_key_refuses_a_start_for_now(said: list[str]) -> None:
     text = "key 75 cannot read the engine's API key: its disk has not answered within 0.5 s"
     hint = "(is its file system mounted, and does its server answer?)"
     assert said[2:4] == [f"{text} {hint}"] * 2
+
+
+def test_a_run_goes_on_with_the_last_key(said: list[str]) -> None:
+    """It waits for the disk once, not at each look."""
+    assert said[4] == " ".join(["watched", *["('one', '')"] * 20, "True"])
+    assert said[5] == "watched ('', 'its disk does not answer')"
 
 
 def test_check_says_it_and_goes_on(said: list[str]) -> None:
