@@ -258,6 +258,7 @@ class Gpu:
     divided: bool = False  # into instances (MIG): it is not to be used as a whole, and its own figures are not asked for
     parent: str = ""  # of an instance: the UUID of the GPU, whose index, minor and address these are
     instance: int | None = None  # ... its number there, as Xid lines have it
+    compute_instance: int | None = None  # ... and that of its compute instance in it
 
     @property
     def board(self) -> str:

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpu_lifecycle.errors import ConfigError, Exit, LifecycleError
+from gpu_lifecycle.errors import BusyError, ConfigError, Exit, LifecycleError
 from gpu_lifecycle.facts import Finding, Gpu, GpuView, Layout, Level, UnitName, Verdict
 from gpu_lifecycle.jobs.environment import given
 from gpu_lifecycle.jobs.fitness import examine
 from gpu_lifecycle.jobs.host import Around, check_host
 from gpu_lifecycle.jobs.inspect import scene_for
+from gpu_lifecycle.jobs.keys import SECONDS as KEY_SECONDS
 from gpu_lifecycle.jobs.observe import Observation, Observer
 from gpu_lifecycle.jobs.port import parents, taken_by
 from gpu_lifecycle.jobs.preflight import Preflight
 from gpu_lifecycle.jobs.printed import managed_units, print_json
 from gpu_lifecycle.jobs.settings import load_config
-from gpu_lifecycle.jobs.units import Loaded, ask_systemd, check_neighbours, check_unit, stopped_first
+from gpu_lifecycle.jobs.units import CONFIG_SECONDS, Loaded, ask_systemd, check_neighbours, check_unit, stopped_first
 from gpu_lifecycle.rules.claims import claimed
-from gpu_lifecycle.rules.nodes import cure, lacking, missing
+from gpu_lifecycle.rules.nodes import capability_files, cure, lacking, missing
 from gpu_lifecycle.rules.quantity import show_count
 from gpu_lifecycle.rules.report import advice, describe
 from gpu_lifecycle.rules.unexplained import Place, amount, explain
 from gpu_lifecycle.rules.verdict import Scene
 from gpu_lifecycle.rules.visible import variables
-from gpu_lifecycle.system.devices import find_devices, inner_namespace, open_handles, what_is
+from gpu_lifecycle.system.devices import capability_nodes, find_devices, inner_namespace, open_handles, what_is
+from gpu_lifecycle.system.files import is_no_file, must_answer
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.procfs import Proc
 from gpu_lifecycle.system.sockets import Listener, listeners_at, owner_of
@@ -93,6 +94,7 @@ def _findings(unit: UnitName, layout: Layout) -> Found:
 def _all(unit: UnitName, layout: Layout, probe: GpuProbe) -> Found:
     loaded = yield from _systemd(unit)
     try:
+        must_answer(layout.config(unit), layout.config(unit), CONFIG_SECONDS)
         config = load_config(layout, unit)
     except LifecycleError as error:
         file, key = (error.file, error.key) if isinstance(error, ConfigError) else ("", "")
@@ -103,7 +105,7 @@ def _all(unit: UnitName, layout: Layout, probe: GpuProbe) -> Found:
     yield from _shared_memory(unit, config, layout.config(unit))
     yield from _key(config, layout.config(unit))
     env, certain = yield from _environment(loaded, config)
-    models = Preflight(config, unit.service, env)
+    models = yield from _preflight(unit, config, env)
     try:  # all else is looked at while a child reads the files of the models
         view = probe.view(NVML_SECONDS)
         gpus = _claimed(view, config)
@@ -111,8 +113,18 @@ def _all(unit: UnitName, layout: Layout, probe: GpuProbe) -> Found:
         rest += _gpus(unit, config, layout, probe, view, stopped_first(loaded.properties))
         yield from _models(models, gpus, certain=certain)
     finally:
-        models.close()
+        if models:
+            models.close()
     yield from rest
+
+
+def _preflight(unit: UnitName, config: Config, env: dict[str, str]) -> Generator[tuple[Finding, Exit], None, Preflight | None]:
+    """None, and it is said: there is no process to read the files in."""
+    try:
+        return Preflight(config, unit.service, env)
+    except BusyError as error:
+        yield _no_process(error, Level.WARN), Exit.OK
+        return None
 
 
 def _claimed(view: GpuView, config: Config) -> tuple[Gpu, ...]:
@@ -123,10 +135,10 @@ def _claimed(view: GpuView, config: Config) -> tuple[Gpu, ...]:
         return ()
 
 
-def _models(models: Preflight, gpus: tuple[Gpu, ...], *, certain: bool) -> Found:
+def _models(models: Preflight | None, gpus: tuple[Gpu, ...], *, certain: bool) -> Found:
     """``certain`` False: the engine's environment is not known in full, and with it where downloads are kept."""
     sizes = [gpu.total for gpu in gpus if gpu.total]
-    for finding in models.findings(min(sizes, default=None)):
+    for finding in models.findings(min(sizes, default=None)) if models else ():
         level = Level.WARN if finding.code == "model-offline" and not certain else finding.level
         yield replace(finding, level=level), Exit.CONFIG
 
@@ -172,7 +184,7 @@ def _environment(loaded: Loaded, config: Config) -> Generator[tuple[Finding, Exi
         return {**os.environ, **config.server.environment}, True
     found = given(loaded.properties, loaded.version)
     for finding in found.findings:
-        yield finding, Exit.CONFIG
+        yield finding, Exit.TEMPFAIL if finding.code == "environment-silent" else Exit.CONFIG
     return found.values | config.server.environment, found.certain
 
 
@@ -202,7 +214,11 @@ def _command(config: Config, file: str) -> Found:
     from gpu_lifecycle.system.program import State, look_at
 
     program, key = config.server.command[0], "server.command"
-    state = look_at(program, PROGRAM_SECONDS)
+    try:
+        state = look_at(program, PROGRAM_SECONDS)
+    except BusyError as error:
+        yield _no_process(error), Exit.TEMPFAIL
+        return
     if state is State.MISSING:
         yield Finding(Level.ERROR, "command-missing", f"{program} is not there", "correct the path", file, key), Exit.CONFIG
     elif state is State.NO_PROGRAM:
@@ -214,6 +230,10 @@ def _command(config: Config, file: str) -> Found:
     elif state is State.SILENT:
         text = f"{program} was not read within {PROGRAM_SECONDS:g} s"
         yield Finding(Level.ERROR, "command-silent", text, SILENT_HINT, file, key), Exit.TEMPFAIL
+
+
+def _no_process(error: BusyError, level: Level = Level.ERROR) -> Finding:
+    return Finding(level, "no-process", error.message, error.hint)
 
 
 def _shared_memory(unit: UnitName, config: Config, file: str) -> Found:
@@ -230,20 +250,15 @@ def _shared_memory(unit: UnitName, config: Config, file: str) -> Found:
 
 def _key(config: Config, file: str) -> Found:
     """The file of the engine's key. A credential is there only while the unit runs; what its user may read, the start says."""
-    path = config.server.api_key_file or ""
-    if path.startswith("/") and _is_no_file(path):
-        text, hint = f"{path} is not there, or no file", "correct the path"
-        yield Finding(Level.ERROR, "key-missing", text, hint, file, "server.api_key_file"), Exit.CONFIG
-
-
-def _is_no_file(path: str) -> bool:
-    """False where it cannot be looked at: then it may be one."""
+    path, key = config.server.api_key_file or "", "server.api_key_file"
+    if not path.startswith("/"):
+        return
     try:
-        return not stat.S_ISREG(os.stat(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
+        if is_no_file(path, path, KEY_SECONDS):
+            text, hint = f"{path} is not there, or no file", "correct the path"
+            yield Finding(Level.ERROR, "key-missing", text, hint, file, key), Exit.CONFIG
+    except BusyError as error:
+        yield Finding(Level.ERROR, "key-silent", error.message, error.hint, file, key), error.status
 
 
 def _gpus(
@@ -259,11 +274,12 @@ def _gpus(
     yield Finding(Level.INFO, "gpus", f"{show_count(len(gpus), 'GPU')} found, driver {view.driver}"), Exit.OK
     observer = Observer(probe)
     wrong = {path: what_is(path) for path in observer.devices.wrong}
-    names = lacking(observer.devices.nodes, wrong, gpus)
-    for text in missing(observer.devices.nodes, wrong, gpus):
-        yield Finding(Level.ERROR, "node", text, cure(names, wrong)), Exit.UNAVAILABLE
+    caps = capability_nodes(capability_files(gpus))
+    names = lacking(observer.devices.nodes, wrong, gpus, caps)
+    for text in missing(observer.devices.nodes, wrong, gpus, caps):
+        yield Finding(Level.ERROR, "node", text, cure(names, wrong, caps)), Exit.UNAVAILABLE
     for path, what in wrong.items():
-        hint = f"remove it and let the driver make it: {cure([path.rpartition('/')[2]], [path])}"
+        hint = f"remove it and let the driver make it: {cure([path.rpartition('/')[2]], [path], caps)}"
         yield Finding(Level.WARN, "wrong-node", f"{path} is no node of the NVIDIA driver: {what}", hint), Exit.OK
     yield from _fitness(probe, [gpu.board for gpu in gpus])
     yield from _holders(scene_for(unit, config, layout), config, observer, [gpu.uuid for gpu in gpus], view, stopped)

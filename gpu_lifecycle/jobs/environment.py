@@ -7,17 +7,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpu_lifecycle.errors import BusyError
 from gpu_lifecycle.facts import Finding, Level
 from gpu_lifecycle.rules import env_file
 from gpu_lifecycle.rules.sandbox import environment
 from gpu_lifecycle.rules.units import version_number
 from gpu_lifecycle.system.as_user import account
 from gpu_lifecycle.system.unit_files import matching, read_text
+from gpu_lifecycle.system.worker import in_child
+
+SECONDS = 5.0  # for the files of one EnvironmentFile= to be read
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """``certain`` False: there is a file that could not be read here. ``findings``: files that fail the start."""
+    """``certain`` False: a file could not be read here. ``findings``: files that fail the start, or hold it up."""
 
     values: dict[str, str]
     certain: bool = True
@@ -31,7 +35,10 @@ def given(properties: Mapping[str, Any], version: str) -> Given:
     files: list[dict[str, str]] = []
     certain, findings = True, []
     for pattern, optional in properties.get("EnvironmentFiles") or ():
-        for found in _files(str(pattern), version_number(version)):
+        read, silent = _read(str(pattern), version_number(version))
+        findings += silent
+        certain = certain and not silent
+        for found in read:
             if not isinstance(found, str):
                 files.append(found)
             elif os.geteuid() != 0:
@@ -40,6 +47,19 @@ def given(properties: Mapping[str, Any], version: str) -> Given:
                 certain = False
                 findings.append(_broken(str(pattern), found))
     return Given(env_file.merged(base, files), certain, tuple(findings))
+
+
+def _read(pattern: str, version: int | None) -> tuple[list[dict[str, str] | str], list[Finding]]:
+    """What ``_files`` finds, in a child; nothing, and what is to be said, where that does not come back or cannot be made."""
+    try:
+        found = in_child(lambda: {"files": list(_files(pattern, version))}, SECONDS)
+    except BusyError as error:
+        return [], [Finding(Level.WARN, "no-process", error.message, error.hint)]
+    if found is None:
+        text = f"EnvironmentFile={pattern} was not read within {SECONDS:g} s: a start would be held up by it"
+        hint = "is its file system mounted, and does its server answer?"
+        return [], [Finding(Level.ERROR, "environment-silent", text, hint, key="EnvironmentFile")]
+    return found["files"], []
 
 
 def _files(pattern: str, version: int | None) -> Iterator[dict[str, str] | str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpu_lifecycle.errors import BusyError
 from gpu_lifecycle.facts import Finding, Layout, UnitName
 from gpu_lifecycle.jobs.preflight import CONTAINERS
 from gpu_lifecycle.rules.host import AT_START, CACHE_FREE, CHECKS, STATE_FREE, Host, Limit, Memory, Port, host_findings
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from gpu_lifecycle.system.sockets import Listener
 
 SECONDS = 2.0  # for a disk to answer; one that takes longer is said and not judged
+SILENT = f"no answer within {SECONDS:g} s: is a network file system mounted whose server is gone?"
 CACHES = {  # variables that name a folder in which something is kept
     "TRITON_CACHE_DIR": "Triton's kernels", "TORCHINDUCTOR_CACHE_DIR": "compiled graphs", "TORCH_HOME": "torch's downloads",
     "TORCH_EXTENSIONS_DIR": "torch's extensions", "VLLM_CACHE_ROOT": "vLLM's cache", "CUDA_CACHE_PATH": "CUDA's kernels",
@@ -67,8 +69,11 @@ def check_host(around: Around) -> tuple[Finding, ...]:
     memory = read_memory()
     who = account(around.user)
     groups = group_ids(around.properties.get("SupplementaryGroups") or ())
-    seen = look_as(around.user, groups, SECONDS, _ask(around))
-    host = _seen(around, _common(around, memory), seen)
+    try:
+        seen, why = look_as(around.user, groups, SECONDS, _ask(around)), SILENT
+    except BusyError as error:
+        seen, why = None, str(error)
+    host = _seen(around, _common(around, memory), seen, why)
     upgrades = _upgrades(around)
     host = replace(
         host,
@@ -92,7 +97,10 @@ def check_host(around: Around) -> tuple[Finding, ...]:
 
 
 def start_host(around: Around) -> tuple[Finding, ...]:
-    """What is cheap, from inside the unit, as the user that it has: the same limits, mounts and rights as its engine's."""
+    """What is cheap, from inside the unit, as the user that it has: the same limits, mounts and rights as its engine's.
+
+    Raises BusyError where no process can be made for the look at folders and files.
+    """
     from dataclasses import replace
 
     from gpu_lifecycle.system.host import look_as, may_raise_limits, read_limits, read_memory
@@ -159,14 +167,13 @@ def _common(around: Around, memory: Memory | None) -> Host:
     )
 
 
-def _seen(around: Around, host: Host, seen: Mapping[str, Any] | None) -> Host:
-    """With what was seen as the unit's user."""
+def _seen(around: Around, host: Host, seen: Mapping[str, Any] | None, why: str = SILENT) -> Host:
+    """With what was seen as the unit's user; None: nothing, and ``why``."""
     from dataclasses import replace
 
     from gpu_lifecycle.system.host import to_denied, to_space
 
     if seen is None:
-        why = f"no answer within {SECONDS:g} s: is a network file system mounted whose server is gone?"
         return replace(host, unread=(*host.unread, ("the unit's folders", why)))
     total, shard = seen["weights"]
     return replace(

@@ -15,6 +15,7 @@ from gpu_lifecycle.jobs.printed import managed_units, print_json
 from gpu_lifecycle.jobs.runs import past_runs
 from gpu_lifecycle.jobs.settings import load_config
 from gpu_lifecycle.jobs.sweep import NVML_SECONDS, Sweep, SweepResult
+from gpu_lifecycle.rules import config as defaults
 from gpu_lifecycle.rules.claims import named
 from gpu_lifecycle.rules.fitness import state
 from gpu_lifecycle.rules.report import gpu_json, holder_json, sight_json
@@ -26,6 +27,7 @@ from gpu_lifecycle.system.journal import Journal
 if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
 
+FREE_BELOW = defaults.Sweep.free_below  # no unit is meant here, whose config could say another one
 WATCH_EVERY = 2.0  # seconds between two looks of gpus --watch
 
 
@@ -107,7 +109,7 @@ def _gpu_rows(layout: Layout, observer: Observer) -> list[dict[str, Any]]:
     probe = observer.probe
     view = probe.view(NVML_SECONDS)
     uuids = [gpu.uuid for gpu in view.gpus]
-    seen = observer.look(Scene(unit=UnitName("none")), uuids, 512 << 20, view)
+    seen = observer.look(Scene(unit=UnitName("none")), uuids, FREE_BELOW, view)
     fitness = {} if view.error else {item.uuid: item for item in examine(probe, uuids, lambda _: None, wait=0).health}
     if view.error:
         from gpu_lifecycle.rules.claims import trouble

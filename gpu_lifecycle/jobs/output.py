@@ -101,6 +101,7 @@ def pack_output(output: EngineOutput) -> dict[str, Any]:
         "lost": left.lost,
         "tail": list(left.tail),
         "first": [list(said) for said in left.first],
+        "inside": [list(state) for state in left.inside],
         "signs": [[sign.code, sign.line, sign.first, sign.last, sign.count] for sign in output.signs],
     }
 
@@ -122,6 +123,7 @@ def unpack_output(packed: Mapping[str, Any]) -> Left:
             lost=int(packed.get("lost", 0)),
             tail=tuple(str(line) for line in packed.get("tail", ())),
             first=tuple((float(at), str(text)) for at, text in packed.get("first", ())),
+            inside=tuple((str(who), int(left), bool(over)) for who, left, over in packed.get("inside", ())),
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"its output is not as this version would write it: {error!r}") from error

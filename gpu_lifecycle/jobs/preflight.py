@@ -24,7 +24,7 @@ KEY = "server.command"
 def preflight(
     config: Config, service: str, env: Mapping[str, str], seconds: float = SECONDS, memory: int | None = None
 ) -> tuple[Finding, ...]:
-    """All findings of ``Preflight``, waited for."""
+    """All findings of ``Preflight``, waited for. Raises what it raises."""
     begun = Preflight(config, service, env, seconds)
     try:
         return begun.findings(memory)
@@ -36,7 +36,7 @@ class Preflight:
     """Begins to read at once, in a child; ``findings`` waits for what is left of that.
 
     ``env`` is what the engine's environment is made from, without ``server.environment``. Takes at most about so many seconds
-    per look at a disk; what did not come back by then is said and not judged.
+    per look at a disk; what did not come back by then is said and not judged. Raises BusyError where no child can be made.
     """
 
     def __init__(self, config: Config, service: str, env: Mapping[str, str], seconds: float = SECONDS) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import LifecycleError, UnavailableError
 from gpu_lifecycle.facts import GpuView
 from gpu_lifecycle.rules.claims import claimed
-from gpu_lifecycle.rules.nodes import BOOT_SECONDS, cure, lacking, missing, tools
+from gpu_lifecycle.rules.nodes import BOOT_SECONDS, capability_files, cure, lacking, missing, tools
 from gpu_lifecycle.rules.quantity import show_duration
-from gpu_lifecycle.system.devices import find_devices, uptime, what_is
+from gpu_lifecycle.system.devices import capability_nodes, find_devices, uptime, what_is
 from gpu_lifecycle.system.gpu import GpuProbe
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def await_gpus(probe: GpuProbe, config: Config, show: Callable[[str], None]) -> 
             raise problem
         if isinstance(problem, _MissingNodesError) and not tried:
             tried = True
-            for words in tools(problem.names):
+            for words in tools(problem.names, problem.caps):
                 show(f"{problem.message}: running {' '.join(words)}")
                 _run(words)
             continue
@@ -54,9 +55,10 @@ def await_gpus(probe: GpuProbe, config: Config, show: Callable[[str], None]) -> 
 
 
 class _MissingNodesError(UnavailableError):
-    """The GPUs are there, and nodes of theirs are not: ``names``."""
+    """The GPUs are there, and nodes of theirs are not: ``names``; ``caps`` are those that instances need."""
 
     names: tuple[str, ...] = ()
+    caps: Mapping[str, str] = MappingProxyType({})
 
 
 def _problem(view: GpuView, config: Config) -> LifecycleError | None:
@@ -65,12 +67,13 @@ def _problem(view: GpuView, config: Config) -> LifecycleError | None:
     except UnavailableError as error:
         return error
     devices = find_devices()
-    names = lacking(devices.nodes, devices.wrong, gpus)
+    caps = capability_nodes(capability_files(gpus))
+    names = lacking(devices.nodes, devices.wrong, gpus, caps)
     if not names:
         return None
-    found = missing(devices.nodes, {path: what_is(path) for path in devices.wrong}, gpus)
-    problem = _MissingNodesError("; ".join(found), hint=cure(names, devices.wrong))
-    problem.names = names
+    found = missing(devices.nodes, {path: what_is(path) for path in devices.wrong}, gpus, caps)
+    problem = _MissingNodesError("; ".join(found), hint=cure(names, devices.wrong, caps))
+    problem.names, problem.caps = names, caps
     return problem
 
 

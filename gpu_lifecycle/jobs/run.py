@@ -112,7 +112,10 @@ def _must_not_be_doomed(config: Config, state: StateFile, journal: Journal, noti
 
 
 def _must_answer(program: str) -> None:
-    """Raises BusyError where the program's disk hangs: executing it would then take the daemon along."""
+    """Raises BusyError where the program's disk hangs: executing it would then take the daemon along.
+
+    And where no process can be made that looks: none could be made for the engine either.
+    """
     from gpu_lifecycle.system.program import State, look_at
 
     if look_at(program, PROGRAM_SECONDS) is State.SILENT:

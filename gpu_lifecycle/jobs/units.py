@@ -10,7 +10,10 @@ from gpu_lifecycle.errors import LifecycleError
 from gpu_lifecycle.facts import Finding, GpuView, Layout, Level, UnitName
 from gpu_lifecycle.rules.claims import named
 from gpu_lifecycle.rules.units import Claim, Unit, shared, unit_findings, version_findings
+from gpu_lifecycle.system.files import must_answer
 from gpu_lifecycle.system.unit_files import read_unit_files
+
+CONFIG_SECONDS = 5.0  # for the disk of a config to answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ def _claim(unit: UnitName, layout: Layout, view: GpuView) -> Claim | None:
         properties = bus.settings(unit.service)
     if properties.get("LoadState") != "loaded":
         return None
+    must_answer(layout.config(unit), layout.config(unit), CONFIG_SECONDS)
     config = load_config(layout, unit)
     gpus = named(view, config.gpus.claim)
     return Claim(unit.service, frozenset(gpu.uuid for gpu in gpus), _conflicts(properties), _ordered(properties))

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from gpu_lifecycle.rules.config import Ready, Stop
 from gpu_lifecycle.rules.config_keys import KEYS, SECTION_TEXTS, UNITS, About, Kind, default, default_text, type_text
 
 WIDTH = 100
@@ -76,12 +77,12 @@ EXAMPLES: dict[str, Example] = {
             '"--host", "127.0.0.1",',
             '"--port", "8000",',
             "# without it SIGTERM aborts the requests that are running; in seconds, as long as stop.drain",
-            '"--shutdown-timeout", "120",',
+            f'"--shutdown-timeout", "{Stop.drain:.0f}",',
         ),
         {"gpus.claim": Set("[0, 1, 2, 3]"), "gpus.count": Set("4")},
         (
             "# as long as ready.ceiling, in seconds: vLLM's own limit for its start is 600",
-            'VLLM_ENGINE_READY_TIMEOUT_S = "3600"',
+            f'VLLM_ENGINE_READY_TIMEOUT_S = "{Ready.ceiling:.0f}"',
         ),
     ),
     "llama.cpp": Example(

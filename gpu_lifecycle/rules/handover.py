@@ -18,7 +18,7 @@ TAKEN = (1, SCHEMA)
 _SEEN = ("memory", "resident", "shrunk", "tight")  # seen anew at the next look
 _OWN = ("limits", "phase", "workers", "budget", "status", "mark", *_SEEN)  # not plain, or not to be handed over
 _GPU = ("uuid", "index", "minor", "pci", "name", "total", "used")
-_INSTANCE = ("parent", "instance")  # which versions that knew no instances did not write
+_INSTANCE = ("parent", "instance", "compute_instance")  # which versions that knew no instances did not write
 
 
 @dataclass(frozen=True, slots=True)

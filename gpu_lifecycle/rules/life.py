@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from gpu_lifecycle.errors import Exit
 from gpu_lifecycle.facts import Identity, Phase
 from gpu_lifecycle.rules.budget import Budget
+from gpu_lifecycle.rules.config import Watch
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.liveness import Heart, Pace
 from gpu_lifecycle.rules.loads import NOTHING_LEARNED, Learned, Loaded
@@ -32,7 +33,7 @@ class Limits:
     drain: float
     term_grace: float
     exit_deadline: float
-    busy_grace: float = 300.0
+    busy_grace: float = Watch.busy_grace
     weights: int = 0  # bytes of them on each GPU; 0: not known
     before: float = 0.0  # for stop.before, which keeps new requests away; 0: there is none
     learned: Learned = NOTHING_LEARNED  # of earlier loads of the same kind

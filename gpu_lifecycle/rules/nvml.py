@@ -115,6 +115,7 @@ def _gpu(seen: Mapping[str, Any]) -> Gpu:
         divided=divided,
         parent=printable(str(seen.get("parent", "")), 96),
         instance=_number(seen.get("instance")),
+        compute_instance=_number(seen.get("compute_instance")),
     )
 
 

@@ -100,6 +100,7 @@ _AFTER = re.compile(r"(?:During handling of|The above exception was)\b|Exception
 _SPEAKER = re.compile(_HEAD)
 TRACE_LINES = 1000  # of one traceback; what goes on longer is none
 ERR = 3
+Inside = tuple[str, int, bool]  # of a traceback: who says it, how many lines it may still have, whether its last one has come
 
 
 class Levels:
@@ -108,10 +109,17 @@ class Levels:
     A line of somebody else in between, which has a head or a level of its own, is judged by itself.
     """
 
-    def __init__(self) -> None:
-        self._speaker = b""
-        self._left = 0  # lines that may still belong to the traceback; 0: there is none
-        self._over = False  # its last line has come: what follows has to show that it belongs to it
+    def __init__(self, inside: Inside = ("", 0, False)) -> None:
+        """``inside``: what another reader was in the middle of."""
+        speaker, left, over = inside
+        self._speaker = speaker.encode("utf-8", "replace")
+        self._left = left  # lines that may still belong to the traceback; 0: there is none
+        self._over = over  # its last line has come: what follows has to show that it belongs to it
+
+    @property
+    def inside(self) -> Inside:
+        """What another reader has to begin with, so that the rest of a traceback is still one."""
+        return self._speaker.decode(), self._left, self._over
 
     def of(self, data: bytes) -> tuple[int | None, bytes]:
         """The line's level, None where it says none and is in no traceback; and the line as ``priority`` gives it."""

@@ -1,7 +1,7 @@
 """How far a load is, from the lines that the engine writes: one table of markers per engine.
 
 Source of the markers: the released wheels and runs of SGLang 0.5.8 to 0.5.23, vLLM 0.32.0 and llama.cpp's builds 11434 and
-11549; the bars of graph capture, which needs a GPU, are not from runs. Those of the others, and of older llama.cpp, are from
+11549; the bars of graph capture, which needs a GPU, are from their sources. Those of the others, and of older llama.cpp, are from
 logs that their users have published (in issues and guides: llama.cpp 2025 and 2026, TGI 1.4 to 3, Triton 23 to 25,
 TensorRT-LLM 0.20 and 1, Ollama 0.5 to 0.13), not from runs of ours. An engine that is not in the table has no phases, and is
 judged by what can be seen of it from outside alone.
@@ -59,7 +59,9 @@ class Load:
 
 NOTHING_SAID = Load()
 _BAR = r": +\d+%.{0,80}?\| *(\d{1,6})/(\d{1,6}) \["  # a bar of tqdm; the bracket shows that the number is whole
-_SHARDS = (r"loading shards" + _BAR, Step.WEIGHTS), (r"checkpoint shards" + _BAR, Step.WEIGHTS)
+_SHARDS = tuple(
+    (words + _BAR, Step.WEIGHTS) for words in ("loading shards", "checkpoint shards", r"Loading safetensors using [\w ]{1,40}")
+)
 
 _MARKERS: Mapping[str, tuple[tuple[re.Pattern[str], Step], ...]] = {
     engine: tuple((re.compile(pattern, re.IGNORECASE), step) for pattern, step in (*_SHARDS, *markers))
@@ -69,7 +71,7 @@ _MARKERS: Mapping[str, tuple[tuple[re.Pattern[str], Step], ...]] = {
             (r"Init (?:torch distributed|parallel) begin", Step.DISTRIBUTED),
             (r"Load weight begin", Step.WEIGHTS),
             (r"KV Cache is allocated|Memory pool end", Step.KV_CACHE),
-            (r"Capturing batches.{0,60}?" + _BAR, Step.GRAPHS),
+            (r"Capturing (?:batches|prefill shape).{0,60}?" + _BAR, Step.GRAPHS),
             (r"capture .{0,40}graph begin", Step.GRAPHS),
             (r"Uvicorn running on http", Step.WARMUP),
             (r"The server is fired up and ready to roll", Step.SERVING),
@@ -79,7 +81,7 @@ _MARKERS: Mapping[str, tuple[tuple[re.Pattern[str], Step], ...]] = {
             (r"rank \d+ in world size", Step.DISTRIBUTED),
             (r"Starting to load model", Step.WEIGHTS),
             (r"KV cache size: [\d,]+ tokens", Step.KV_CACHE),
-            (r"Capturing CUDA graphs?.{0,60}?" + _BAR, Step.GRAPHS),
+            (r"Capturing (?:[\w-]{1,20} ){0,3}CUDA graphs?.{0,60}?" + _BAR, Step.GRAPHS),
             (r"Starting vLLM server on", Step.WARMUP),
             (r"Application startup complete", Step.SERVING),
         ),

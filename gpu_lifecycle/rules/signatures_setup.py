@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from gpu_lifecycle.rules.signatures_shape import Rank, Signature, signature
 
+# How the two engines and their models call the number of GPUs that something is split over.
+_SPLIT = (
+    r"(?:(?:tensor|expert)[- _]parallel[- _](?:world[- _])?size|(?:shard |\w{0,20}_)?(?:tp|ep)(?:_world)?_size|--tp-size"
+    r"|(?:[\w-]{1,20} )?(?:TP|EP)(?: size|=)|attention TP\b|(?:attn )?tp (?:size )?\d|(?:DCP )?world[ _]size"
+    r"|`?--decode-context-parallel-size)"
+)
 _CHECK = "gpu-lifecycle check UNIT looks for this before a start"
 
 COMMAND: tuple[Signature, ...] = (
     signature(
         "arguments",
-        "error: ",
-        r"error: (?:unrecognized arguments|argument |the following arguments are required|ambiguous option)",
+        "error: |max_num_batched_tokens",
+        r"error: (?:unrecognized arguments|argument |the following arguments are required|ambiguous option)"
+        r"|max_num_batched_tokens \(\d+\) is smaller than max_model_len",
         "the engine does not know an option of its command line, or refuses its value",
         "mend server.command in the config; the engine's --help lists what this version knows",
-        "Python argparse, as SGLang and vLLM use it",
+        "Python argparse, as SGLang and vLLM use it, vLLM config/scheduler.py",
     ),
     signature(
         "draft-context",
-        "target model's context_length",
-        r"Target model's context_length \(\d+\) is greater than the derived.{0,500}To allow overriding",
+        "target model's context_length|speculative_max_model_len",
+        r"Target model's context_length \(\d+\) is greater than the derived.{0,500}To allow overriding"
+        r"|speculative_max_model_len=\d+ cannot be larger than",
         "the draft model is made for a shorter context than its target runs with",
         "set --context-length to the draft's own length, or take a draft model that is made for this one; do not set the"
         f" override variable: long requests then end in illegal memory accesses. {_CHECK}",
-        "SGLang configs/model_config.py _derive_context_length",
+        "SGLang configs/model_config.py _derive_context_length, vLLM config/speculative.py",
     ),
     signature(
         "context-length",
@@ -34,12 +42,15 @@ COMMAND: tuple[Signature, ...] = (
     ),
     signature(
         "tp-divide",
-        "divisible|number of experts|dimension size",
-        r"must be divisible by (?:tensor parallel size|ep_size|moe_tp_size|tp_size)|\b\d+ is not divisible by \d+"
-        r"|is not divisible by weight quantization block|greater than the number of experts|exceeds dimension size",
+        "divisible|number of experts|dimension size|num_experts|tensor parallel size|even distribution of experts",
+        rf"divisible by {_SPLIT}|\btp_size(?:[ =]\d+)? must be divisible by|(?:^|\w: |\] )\d+ is not divisible by \d+"
+        r"|tensor_model_parallel_size \(\d+\) must be divisible by|evenly divisible across EP ranks"
+        r"|is not divisible by weight quantization block|greater than the number of experts|exceeds dimension size"
+        r"|(?:Tensor parallel|TP) size \d+ > num_experts|Consider reducing tensor_parallel_size or"
+        r"|happens when tensor_parallel_size|caused by too large tensor parallel size|only supports even distribution",
         "the model cannot be split over so many GPUs",
         f"choose a --tp (and --ep) that divides attention heads, key-value heads, experts and quantization blocks. {_CHECK}",
-        "vLLM config/model.py, SGLang model_executor/model_runner_components/moe_ep_setup.py, layers/quantization/fp8_utils.py",
+        "vLLM config/model.py and distributed/utils.py, SGLang arg_groups/parallel_hook.py, models, layers/quantization",
     ),
 )
 
@@ -48,7 +59,7 @@ MODEL: tuple[Signature, ...] = (
         "missing-weights",
         "missing from|but missing|model weights|not initialized from|.safetensors|.gguf",
         r"shard file\(s\) missing from|files referenced in index but missing|Cannot find any model weights"
-        r"|weights were not initialized from|No such file or directory: .{0,300}\.(?:safetensors|gguf|bin)\b"
+        r"|Following weights were not initialized from|No such file or directory: .{0,300}\.(?:safetensors|gguf|bin)\b"
         r"|failed to open GGUF file",
         "files of the model's weights are missing",
         f"download the model again: the download was not complete, or the path is wrong. {_CHECK}",

@@ -11,9 +11,10 @@ _SHM_FULL = (
 MACHINE: tuple[Signature, ...] = (
     signature(
         "port-in-use",
-        "in use|used by a process|bind http",
-        r"address already in use|EADDRINUSE|Port is already in use\. |is used by a process already|port \d+ is already in use\."
-        r" |couldn't bind HTTP server socket",
+        "in use|used by a process|bind http|is not available in|could not bind port",
+        r"address already in use(?!\. Retrying)|EADDRINUSE|Port is already in use\. |is used by a process already"
+        r"|port \d+ is already in use\. |couldn't bind HTTP server socket|\w at \d+ is not available in \d+ seconds"
+        r"|Could not bind port \d+ on any",
         "a port that the engine needs is taken",
         "ss -ltnp names who listens there; end that, or choose other ports (--port, --nccl-port, --dist-init-addr)",
         "uvicorn/asyncio bind, SGLang server_args.py and utils/network.py, llama.cpp tools/server",
@@ -38,10 +39,11 @@ MACHINE: tuple[Signature, ...] = (
         "host-memory",
         "bad_alloc|memoryerror|allocate memory|errno 12|hostalloc|host memory",
         r"std::bad_alloc|\bMemoryError\b|can't allocate memory|Cannot allocate memory|\[Errno 12\]|cudaHostAlloc.{0,60}fail"
-        r"|failed to (?:pin|allocate).{0,40}host memory",
+        r"|failed to (?:pin|allocate).{0,40}host memory|Not enough host memory (?:available|for (?!request))"
+        r"|No host memory is left for HiCache|Pinned host memory allocation of .{0,80}returned a null pointer",
         "the machine's own memory ran out",
         "free -h; MemoryMax= of the unit and of what it lies in; a smaller host cache (--hicache-size, --swap-space)",
-        "C++ runtime, Python, PyTorch c10/core/impl/alloc_cpu.cpp",
+        "C++ runtime, Python, PyTorch c10/core/impl/alloc_cpu.cpp, SGLang mem_cache/pool_host/base.py",
     ),
     signature(
         "permission",
@@ -120,17 +122,21 @@ WAITING: tuple[Signature, ...] = (
     ),
     signature(
         "graph-capture",
-        "cuda graph",
-        r"Capture (?:\w+ )?cuda graph failed|CUDA graph.{0,60}capture.{0,40}(?:failed|invalid)",
+        "cuda graph|capture ",
+        # some graphs are given up for an eager step, and the engine goes on
+        r"^(?!.*(?:eager fallback|falling back)).*(?:Capture [\w. -]{2,40} failed: "
+        r"|cuda graph.{0,60}capture.{0,40}(?:failed|invalid))",
         "a CUDA graph could not be captured",
         "leave more memory (a smaller --mem-fraction-static), capture smaller batches (--cuda-graph-max-bs), or none",
-        "SGLang model_executor/runner/decode_cuda_graph_runner.py",
+        "SGLang model_executor/runner and speculative, each *_cuda_graph_runner.py",
         Rank.EFFECT,
     ),
     signature(
         "crashed",
         "segmentation fault|segfault|sigsegv|bus error|fatal python error|terminate called|sigbus",
-        r"Segmentation fault|Segfault encountered|SIGSEGV|Bus error|SIGBUS|Fatal Python error|terminate called after",
+        # SGLang says at each start of GPT-OSS which crash it avoids
+        r"Segmentation fault|Segfault encountered|(?<!triton_kernels )SIGSEGV|Bus error|SIGBUS|Fatal Python error"
+        r"|terminate called after",
         "a process of the engine crashed in its native code",
         "the stack below the line names the library; a bus error mostly means that /dev/shm or a disk was full, or that a file"
         " of the weights was cut while it was mapped",
@@ -140,10 +146,10 @@ WAITING: tuple[Signature, ...] = (
     signature(
         "worker-killed",
         "exit code",
-        r"(?:crashed with exit code|initialization \(exit code:) -9\b",
+        r"(?:crashed with exit code|(?:initialization|died unexpectedly) \(exit code:) -9\b",
         "a process of the engine was killed by somebody",
         "journalctl -k and memory.events say whether it was the kernel, for memory; else somebody has sent SIGKILL",
-        "SGLang utils/watchdog.py and entrypoints/engine.py",
+        "SGLang utils/watchdog.py and entrypoints/engine.py, vLLM v1/executor/multiproc_executor.py",
         Rank.EFFECT,
     ),
 )
@@ -151,8 +157,9 @@ WAITING: tuple[Signature, ...] = (
 ECHOES: tuple[Signature, ...] = (
     signature(
         "scheduler-exception",
-        "hit an exception|initialization failed|failed to load all models",
-        r"\w+ hit an exception|(?:Engine core|WorkerProc) initialization failed|failed to load all models",
+        "hit an exception|initialization failed|failed to load all models|a fatal error",
+        r"\w+ hit an exception|(?:Engine core|WorkerProc) initialization failed|failed to load all models"
+        r"|EngineCore encountered a fatal error",
         "a part of the engine has ended with an exception",
         "read the exception below the line: output.txt in the incident's folder",
         "SGLang managers/scheduler.py, vLLM v1/engine/utils.py and v1/executor/multiproc_executor.py, Triton",
@@ -160,8 +167,9 @@ ECHOES: tuple[Signature, ...] = (
     ),
     signature(
         "child-died",
-        "sigquit|died|crashed with exit code|enginedeaderror",
-        r"SIGQUIT received|Received sigquit|died during init|died unexpectedly|crashed with exit code|EngineDeadError",
+        "sigquit|died|crashed with exit code|enginedeaderror|exited unexpectedly",
+        r"SIGQUIT received|Received sigquit|died during init|died unexpectedly|crashed with exit code|EngineDeadError"
+        r"|engine core exited unexpectedly",
         "a process of the engine has ended, and it does not say why",
         "read what that process said before it ended: output.txt in the incident's folder",
         "SGLang entrypoints/engine.py and managers/tokenizer_manager.py, vLLM v1/engine/exceptions.py",
@@ -169,11 +177,11 @@ ECHOES: tuple[Signature, ...] = (
     ),
     signature(
         "peer-lost",
-        "by peer|broken pipe",
-        r"Connection (?:reset|closed) by peer|Broken pipe",
+        "by peer|broken pipe|finish loading",
+        r"Connection (?:reset|closed) by peer|Broken pipe|there are other ranks that didn't finish loading",
         "one process of the engine has lost another",
         "look for the one that ended first",
-        "Gloo transport/tcp/pair.cc, Linux errno ECONNRESET and EPIPE",
+        "Gloo transport/tcp/pair.cc, Linux errno ECONNRESET and EPIPE, SGLang load_model_utils.py",
         Rank.ECHO,
     ),
     signature(

@@ -21,6 +21,7 @@ CODES = {
     "unit-not-reloaded": "the unit's files are newer than what systemd has read of them",
     "unit-file-unread": "a file of the unit could not be read: what it says is not judged",
     "directive-ignored": "a directive of the unit is newer than this systemd, which ignores it",
+    "environment-silent": "a file that EnvironmentFile= names lies on a disk that does not answer: a start would hang there",
     "environment-file": "a file that EnvironmentFile= names cannot be read, and so systemd will not start the unit",
     "units-share-gpu": "two managed units claim one GPU, and nothing keeps them from running at once",
     "other-config": "the config of another unit cannot be read: whether it claims the same GPUs is not known",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat as st
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpu_lifecycle.facts import Node
@@ -90,6 +91,26 @@ def _node(path: str, name: str, majors: frozenset[int]) -> Node | str | None:
         return path
     number = name.removeprefix("nvidia")
     return Node(path, info.st_rdev, int(number) if number.isdecimal() else None)
+
+
+def capability_nodes(files: Iterable[str], proc: str = "/proc") -> dict[str, str]:
+    """The node that each of these files of the driver's ``capabilities`` asks for, by its name, and the file's path.
+
+    A file that cannot be read asks for none; nor does any where the driver has not registered such nodes at all.
+    """
+    found: dict[str, str] = {}
+    try:
+        registered = re.search(rb"^ *\d+ nvidia-caps$", read_bytes(f"{proc}/devices"), re.MULTILINE)
+    except OSError:
+        registered = None
+    for path in (f"{proc}/driver/nvidia/capabilities/{file}" for file in files if registered):
+        try:
+            said = re.search(rb"^DeviceFileMinor:\s*(\d{1,7})\s*$", read_bytes(path, 4096), re.MULTILINE)
+        except OSError:
+            continue
+        if said:
+            found[f"nvidia-cap{int(said[1])}"] = path
+    return found
 
 
 def what_is(path: str) -> str:

@@ -17,6 +17,7 @@ from gpu_lifecycle.facts import Identity, UnitName
 from gpu_lifecycle.system.cgroup import Cgroup
 from gpu_lifecycle.system.pidfd import hold
 from gpu_lifecycle.system.procfs import Proc
+from gpu_lifecycle.system.shortage import no_process
 
 # What the service manager gave to us alone: with these, a child could say READY=1 or STOPPING=1 for the unit.
 PRIVATE = frozenset(("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "FDSTORE"))
@@ -48,7 +49,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Starts the engine's main process, with ``ends`` (else ours) as its stdout and stderr, which are closed here.
 
-    Raises ConfigError where the command cannot be executed.
+    Raises ConfigError where the command cannot be executed, BusyError where the kernel has no process to give.
     """
     out, err = ends or (None, None)
     try:
@@ -71,6 +72,8 @@ def start(
             key="server.command",
         ) from error
     except OSError as error:
+        if short := no_process(error):
+            raise short from error
         raise ConfigError(
             f"cannot start the engine: {command[0]}: {error.strerror}",
             hint="is it a program for this machine, with a first line that names its interpreter?",

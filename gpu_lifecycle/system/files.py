@@ -13,7 +13,7 @@ import re
 import stat
 from contextlib import suppress
 
-from gpu_lifecycle.errors import ConfigError, LifecycleError, NotPermittedError
+from gpu_lifecycle.errors import BusyError, ConfigError, LifecycleError, NotPermittedError
 
 LIMIT = 1 << 20  # bytes; a config or a state that is larger is neither
 
@@ -65,6 +65,42 @@ def _unreadable(path: str, error: OSError) -> LifecycleError:
         hint = "put a regular file at this path"
         return ConfigError(f"cannot read the config: {reason}", hint=hint, file=path)
     return LifecycleError(f"cannot read {path}: {reason}", hint="see the kernel's log: journalctl -k")
+
+
+def must_answer(path: str, what: str, seconds: float) -> None:
+    """Reads the file in a child first, whatever comes of it: a disk that hangs then holds up nothing but that.
+
+    Raises BusyError where it does not come back within so many seconds; ``what`` is the name that the file has in it.
+    """
+    from gpu_lifecycle.system.worker import in_child
+
+    if in_child(lambda: _tried(path), seconds) is None:
+        hint = "is its file system mounted, and does its server answer?"
+        raise BusyError(f"cannot read {what}: its disk has not answered within {seconds:g} s", hint=hint)
+
+
+def _tried(path: str) -> dict[str, object]:
+    with suppress(OSError, ValueError, _UnfitError):  # the read itself will say so
+        _read(path, 0)
+    return {}
+
+
+def is_no_file(path: str, what: str, seconds: float) -> bool:
+    """False where it cannot be looked at: then it may be one. Raises what ``must_answer`` raises."""
+    from gpu_lifecycle.system.worker import in_child
+
+    must_answer(path, what, seconds)
+    found = in_child(lambda: {"no": _is_no_file(path)}, seconds)
+    return bool(found and found["no"])
+
+
+def _is_no_file(path: str) -> bool:
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
 
 
 def read_keys(path: str) -> tuple[list[str], str]:

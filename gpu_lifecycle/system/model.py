@@ -37,6 +37,7 @@ class Reading:
     """Reads folders in a child, as ``user`` ("": as we are), while we do something else.
 
     A network file system that hangs blocks the child alone, which ``close`` kills, or which dies once the kernel lets it.
+    Raises BusyError where no child can be made.
     """
 
     def __init__(self, paths: list[str], user: str) -> None:
@@ -44,6 +45,7 @@ class Reading:
 
         self._worker = Worker()
         self._worker.start(lambda: [plain(read_as(path, user)) for path in paths])
+        self._worker.must_have_begun()
 
     def folders(self, seconds: float) -> dict[str, ModelFolder] | None:
         """By their paths. None: they did not come back within so many seconds from now."""
@@ -64,12 +66,13 @@ def read_folders(paths: list[str], user: str, seconds: float) -> dict[str, Model
 
 
 def read_text(path: str, seconds: float) -> str | None:
-    """A small text file, read in a child like a folder. None: it cannot be read, or not in time."""
+    """A small text file, read in a child like a folder. None: it cannot be read, or not in time. Raises BusyError, too."""
     from gpu_lifecycle.system.worker import Worker
 
     worker = Worker()
     try:
         worker.start(lambda: _text_of(path))
+        worker.must_have_begun()
         text = worker.answer(seconds)
         return text if isinstance(text, str) else None
     finally:

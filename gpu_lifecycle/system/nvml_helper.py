@@ -11,6 +11,7 @@ Source of the calls: nvml.h; the binding is nvidia-ml-py, unmodified.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -170,6 +171,8 @@ class Session:
         try:
             seen["uuid"] = self.nvml.nvmlDeviceGetUUID(handle)
             seen["instance"] = int(self.nvml.nvmlDeviceGetGpuInstanceId(handle))
+            with contextlib.suppress(*self.errors):  # only which nodes it needs depends on it
+                seen["compute_instance"] = int(self.nvml.nvmlDeviceGetComputeInstanceId(handle))
             own = self.own_memory(handle)
             seen["processes"] = self.processes(handle)
             seen.update(own)

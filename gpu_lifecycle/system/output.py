@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpu_lifecycle.rules.output import Levels, Line, Lines, kept, telling
+from gpu_lifecycle.rules.output import Inside, Levels, Line, Lines, kept, telling
 from gpu_lifecycle.rules.secrets import Secrets, Veil, hide_named
 from gpu_lifecycle.system.journal import SOCKET
 
@@ -143,6 +143,7 @@ class Left:
     lost: int = 0
     tail: tuple[str, ...] = ()
     first: tuple[tuple[float, str], ...] = ()
+    inside: tuple[Inside, ...] = ()  # what each pipe is in the middle of
 
 
 @dataclass
@@ -173,15 +174,17 @@ class Output:
     def adopt(self, left: Left) -> None:
         """Goes on with the pipes of the program that was here before."""
         for number, fd in enumerate(left.fds):
-            self._add(fd, min(number + 1, 2), left.pending[number] if number < len(left.pending) else b"")
+            pending = left.pending[number] if number < len(left.pending) else b""
+            self._add(fd, min(number + 1, 2), pending, Levels(*left.inside[number : number + 1]))
         self.last.extend(line.encode("utf-8", "surrogateescape") for line in left.tail)
         self.first.extend(left.first)
 
-    def _add(self, read: int, fd: int, pending: bytes = b"") -> None:
+    def _add(self, read: int, fd: int, pending: bytes = b"", levels: Levels | None = None) -> None:
         os.set_inheritable(read, False)
         os.set_blocking(read, False)
         veil = Veil(self.secrets)
-        self.streams.append(_Stream(read, Lines(veil.through(pending)), veil, None if self.journal else PlainSink(fd)))
+        plain = None if self.journal else PlainSink(fd)
+        self.streams.append(_Stream(read, Lines(veil.through(pending)), veil, plain, levels or Levels()))
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -314,7 +317,8 @@ class Output:
         waiting = tuple(self.journal.waiting) if self.journal else ()
         lost = self.journal.lost if self.journal else 0
         pending = tuple(stream.lines.pending + stream.veil.held for stream in self.streams)
-        return Left(tuple(stream.fd for stream in self.streams), pending, waiting, lost, tuple(self.tail()), tuple(self.first))
+        fds, inside = tuple(stream.fd for stream in self.streams), tuple(stream.levels.inside for stream in self.streams)
+        return Left(fds, pending, waiting, lost, tuple(self.tail()), tuple(self.first), inside)
 
     def keep_open(self) -> None:
         """Lets the pipes outlive execve(2), until ``begin``."""

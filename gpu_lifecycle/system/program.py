@@ -22,7 +22,7 @@ class State(StrEnum):
 
 
 def look_at(path: str, seconds: float) -> State:
-    """Looks as we are: what another user may, only that user's start shows."""
+    """Looks as we are: what another user may, only that user's start shows. Raises BusyError: no process for the look."""
     found = in_child(lambda: {"state": str(_look(path))}, seconds)
     return State(found["state"]) if found else State.SILENT
 

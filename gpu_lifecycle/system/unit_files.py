@@ -6,17 +6,31 @@ import glob
 import os
 import stat as st
 from collections.abc import Iterable
+from dataclasses import astuple
 
+from gpu_lifecycle.errors import LifecycleError
 from gpu_lifecycle.rules.unit_file import UnitText
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 LIMIT = 256 << 10  # bytes of one file
 FILES_LIMIT = 64  # more drop-ins than any unit has
+SECONDS = 5.0  # for all of them
 
 
 def read_unit_files(paths: Iterable[str]) -> tuple[UnitText, ...]:
-    """Each of them, in order; one that cannot be read says why. Never raises, and never waits for a pipe."""
-    return tuple(read_text(path) for path in list(paths)[:FILES_LIMIT])
+    """Each of them, in order; one that cannot be read says why. Never raises, and never waits for a pipe.
+
+    They are read in a child: a unit may be a link to anywhere, and where one disk hangs, nothing is said of any of them.
+    """
+    from gpu_lifecycle.system.worker import in_child
+
+    wanted = list(paths)[:FILES_LIMIT]
+    try:
+        found = in_child(lambda: {"files": [astuple(read_text(path)) for path in wanted]}, SECONDS)
+        why = f"its disk, or that of one read with it, has not answered within {SECONDS:g} s"
+    except LifecycleError as error:
+        found, why = None, str(error)
+    return tuple(UnitText(*item) for item in found["files"]) if found else tuple(UnitText(path, problem=why) for path in wanted)
 
 
 def read_text(path: str, errors: str = "replace") -> UnitText:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gpu_lifecycle.errors import BusyError
+
 
 class Worker:
     """A forked child that works at the same time and sends its answer by a pipe; an answer is whole, or None.
@@ -22,13 +24,14 @@ class Worker:
 
     def __init__(self) -> None:
         self._child = self._reader = -1
+        self.failed: OSError | None = None  # why there is no child
 
     def start(self, work: Callable[[], Any]) -> None:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self._fork(work)
-        except OSError:
-            pass  # no descriptors or processes left: there will be no answer
+        except OSError as error:
+            self.failed = error  # no descriptors or processes left: there will be no answer
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -42,7 +45,7 @@ class Worker:
             os.close(writer)
 
     def answer(self, seconds: float) -> Any:
-        """None where there is none within so many seconds: what it looks at may block it."""
+        """None where there is none within so many seconds: what it looks at may block it; or where there is no child."""
         if self._child < 0:
             return None
         until, text = time.monotonic() + seconds, b""
@@ -57,6 +60,13 @@ class Worker:
             return marshal.loads(text)  # noqa: S302 - what our own copy wrote, into a pipe that nobody else has
         except (EOFError, ValueError, TypeError):
             return None  # it ended early
+
+    def must_have_begun(self) -> None:
+        """Raises BusyError where there is no child: then nothing is known of what it was to look at."""
+        if self.failed:
+            from gpu_lifecycle.system.shortage import no_process
+
+            raise no_process(self.failed) or BusyError(f"cannot make another process: {self.failed.strerror}") from self.failed
 
     def close(self) -> None:
         if self._child > 0:
@@ -78,10 +88,14 @@ class Worker:
 
 
 def in_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any] | None:
-    """What ``work`` finds, done in a child that is left behind where it hangs. None: not within so many seconds."""
+    """What ``work`` finds, done in a child that is left behind where it hangs. None: not within so many seconds.
+
+    Raises BusyError where no child can be made.
+    """
     worker = Worker()
     try:
         worker.start(work)
+        worker.must_have_begun()
         found = worker.answer(seconds)
         return found if isinstance(found, dict) else None
     finally:

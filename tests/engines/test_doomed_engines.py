@@ -36,7 +36,6 @@ DOOMS: Mapping[str, Doom] = {
     ),
     "vllm, a shard is missing": Doom("vllm", (), TORN, "shard-missing", "missing-weights"),
     "vllm, tp does not divide": Doom("vllm", ("-tp", "3"), TARGET, "heads", "tp-divide", (1, 2, 3)),
-    "llama.cpp, the file is missing": Doom("llama.cpp", (), f"{MODELS}/none.gguf", "model-absent", "missing-weights"),
     "vllm, the context is too long": Doom("vllm", ("--max-model-len", "1024"), TARGET, "context-too-long", "context-length"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -13,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from gpu_lifecycle.jobs.output import EngineOutput, pack_output, unpack_output
 from gpu_lifecycle.rules.output import Line
+from gpu_lifecycle.rules.phases import Load
 from gpu_lifecycle.rules.secrets import Secrets
+from gpu_lifecycle.rules.signatures import Sign
 from gpu_lifecycle.system.output import JournalSink, Left, Output
 
 FIELDS = {"SYSLOG_IDENTIFIER": "kimi", "GPU_LIFECYCLE_UNIT": "kimi.service"}
@@ -166,6 +170,42 @@ def test_another_reader_goes_on_in_the_middle(journald: socket.socket) -> None:
     second.close()
     assert [entry["MESSAGE"] for entry in entries(journald)] == [b"one", b"waits", b"half", b"end"]
     assert second.tail() == ["one", "half", "end"]
+
+
+def test_a_traceback_that_a_reload_cuts_is_an_error_as_a_whole(journald: socket.socket) -> None:
+    """And the cause is found in it, wherever the cut is; the other stream is in no traceback."""
+    said = [b"Traceback (most recent call last):\n", b"  frame\n", b"torch.OutOfMemoryError: CUDA out of memory.\n"]
+    for cut in range(len(said) + 1):
+        first = output_to(journald)
+        ends = first.open()
+        os.write(ends[1], b"".join(said[:cut]))
+        first.drain()
+        first.rest()
+        packed = json.loads(json.dumps(pack_output(first)))
+        assert first.journal
+        first.journal.socket.close()
+        second = output_to(journald)
+        second.adopt(unpack_output(packed))
+        second.signs = tuple(Sign(*sign) for sign in packed["signs"])
+        os.write(ends[1], b"".join(said[cut:]))
+        os.write(ends[0], b"  no frame\n")
+        for end in ends:
+            os.close(end)
+        second.close()
+        found = [(entry["MESSAGE"] + b"\n", entry["PRIORITY"]) for entry in entries(journald)]
+        assert sorted(found) == sorted([*((line, b"3") for line in said), (b"  no frame\n", b"6")]), cut
+        assert [sign.code for sign in second.current()] == ["cuda-oom"]
+        assert second.telling() == "torch.OutOfMemoryError: CUDA out of memory."
+
+
+def output_to(journald: socket.socket) -> EngineOutput:
+    return EngineOutput(JournalSink({}, journald.getsockname()), "sglang", Load(), Secrets())
+
+
+def test_what_an_older_version_hands_over_says_nothing_of_tracebacks() -> None:
+    assert unpack_output({"fds": [7, 8]}).inside == ()
+    with pytest.raises(ValueError, match="not as this version"):
+        unpack_output({"inside": [["TP0", "many", True]]})
 
 
 def test_the_first_telling_line_and_not_its_echo(journald: socket.socket) -> None:

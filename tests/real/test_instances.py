@@ -15,7 +15,7 @@ LONG = 30.0
 GIB = 2**30
 FIRST, SECOND = "MIG-aaaa1111-0000", "MIG-bbbb2222-0000"
 DIVIDED = (
-    f"mig 32 parent=0 instance=3 uuid={FIRST} total={40 * GIB}",
+    f"mig 32 parent=0 instance=3 compute=1 uuid={FIRST} total={40 * GIB}",
     f"mig 33 parent=0 instance=5 uuid={SECOND} total={20 * GIB}",
 )
 
@@ -25,10 +25,18 @@ def test_each_instance_has_its_own_memory_and_processes(driver: Callable[..., No
     whole, first, second, other = probe.view(LONG).gpus
     assert (whole.uuid, whole.divided, whole.total, whole.used, whole.error) == ("GPU-0", True, None, None, None)
     assert (first.uuid, first.parent, first.board, first.instance) == (FIRST, "GPU-0", "GPU-0", 3)
+    assert (first.compute_instance, second.compute_instance, whole.compute_instance) == (1, 0, None)
     assert (first.index, first.minor, first.pci) == (whole.index, whole.minor, whole.pci)
     assert (first.total, first.used, first.processes) == (40 * GIB, 5 * GIB, (GpuProcess(4711, 5 * GIB),))
     assert (second.uuid, second.used, second.processes) == (SECOND, GIB, (GpuProcess(4712, GIB),))
     assert (other.uuid, other.parent, other.divided, other.used, other.board) == ("GPU-1", "", False, 2 * GIB, "GPU-1")
+
+
+def test_without_the_number_of_a_compute_instance_all_else_is_known(driver: Callable[..., None], probe: GpuProbe) -> None:
+    """Drivers before MIG's compute instances do not say it."""
+    driver(*DIVIDED, "error nvmlDeviceGetComputeInstanceId 13 32")
+    first = probe.view(LONG).gpus[1]
+    assert (first.uuid, first.instance, first.compute_instance, first.error) == (FIRST, 3, None, None)
 
 
 def test_instances_come_and_go_within_a_session(driver: Callable[..., None], probe: GpuProbe) -> None:

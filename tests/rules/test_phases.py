@@ -19,6 +19,7 @@ SGLANG = [
     ("[2026-12-02 10:00:00 TP0] Memory pool end. avail mem=5.05 GB", Step.KV_CACHE),
     ("[2026-12-02 10:00:00 TP0] Capture cuda graph begin. This can take up to several minutes.", Step.GRAPHS),
     ("[2026-12-02 10:00:00 TP0] Capture draft extend cuda graph begin.", Step.GRAPHS),
+    ("[2026-12-02 10:00:00 TP0] Capture target prefill CUDA graph begin. backend=tc_piecewise", Step.GRAPHS),
     ("INFO:     Uvicorn running on http://127.0.0.1:30000 (Press CTRL+C to quit)", Step.WARMUP),
     ("[2026-12-02 10:00:00] The server is fired up and ready to roll!", Step.SERVING),
 ]
@@ -127,6 +128,21 @@ def test_every_engine_but_a_custom_one_has_phases() -> None:
             Load(Step.WEIGHTS, 1, 2),
         ),
         ("sglang", "Capturing batches (bs=160 avail_mem=9.09 GB):  50%|#####     | 4/8 [00:01<00:01]", Load(Step.GRAPHS, 4, 8)),
+        # SGLang 0.5.23 model_executor/runner/prefill_cuda_graph_runner.py:1734, model_loader/weight_utils.py:1688
+        (
+            "sglang",
+            "Capturing prefill shape (num_tokens=512 avail_mem=9.09 GB):  25%|##5       | 2/8 [00:01<00:03]",
+            Load(Step.GRAPHS, 2, 8),
+        ),
+        ("sglang", "Loading safetensors using Runai Model Streamer:  50%|##   | 4/8 [00:01<00:01]", Load(Step.WEIGHTS, 4, 8)),
+        # vLLM 0.32.0 v1/worker/gpu_model_runner.py:6657, v1/worker/gpu/spec_decode/multi_module_mtp/speculator.py:128
+        (
+            "vllm",
+            "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  25%|##5       | 2/8 [00:00<00:01,  5.10it/s]",
+            Load(Step.GRAPHS, 2, 8),
+        ),
+        ("vllm", "Capturing multi-module MTP CUDA graphs (FULL):  25%|##5    | 2/8 [00:00<00:01]", Load(Step.GRAPHS, 2, 8)),
+        ("vllm", "Capturing dflash CUDA graphs (FULL):  25%|##5       | 2/8 [00:00<00:01]", Load(Step.GRAPHS, 2, 8)),
         ("tensorrt-llm", "Loading weights concurrently:  35%|###5      | 217/617 [00:01<00:02]", Load(Step.WEIGHTS, 217, 617)),
         ("ollama", 'msg="model load progress 0.18"', Load(Step.WEIGHTS, 18, 100)),
         ("ollama", 'msg="model load progress 0.00"', Load(Step.WEIGHTS)),

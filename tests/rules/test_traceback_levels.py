@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -93,6 +94,16 @@ def test_a_story(name: str) -> None:
         mark, line = row[:1], row[2:]
         wanted = {"e": 3, ".": None}.get(mark, int(mark) if mark.isdigit() else None)
         assert levels.of(line.encode())[0] == wanted, row
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_story_of_which_another_reader_takes_each_line(name: str) -> None:
+    """As in a reload, which hands over by JSON where each stream is."""
+    one, other = Levels(), Levels()
+    for row in STORIES[name].strip("\n").splitlines():
+        speaker, left, over = json.loads(json.dumps(other.inside))
+        other = Levels((speaker, left, over))
+        assert other.of(row[2:].encode()) == one.of(row[2:].encode()), row
 
 
 def test_a_traceback_as_this_python_writes_it() -> None:

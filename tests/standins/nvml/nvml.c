@@ -388,7 +388,7 @@ DEVICE(nvmlDeviceGetGpuInstanceId, (struct handle *handle, unsigned *out), {
     if (gpu->parent < 0)
         result = INVALID_ARGUMENT;
 })
-CONSTANT(nvmlDeviceGetComputeInstanceId, unsigned, 0)
+CONSTANT(nvmlDeviceGetComputeInstanceId, unsigned, (unsigned)gpu->compute)
 
 DEVICE(nvmlDeviceGetTemperature, (struct handle *handle, int sensor, unsigned *out), { *out = 35; (void)sensor; })
 DEVICE(nvmlDeviceGetUtilizationRates, (struct handle *handle, unsigned *out), { out[0] = out[1] = 0; })

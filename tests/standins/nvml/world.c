@@ -78,7 +78,7 @@ static void read_gpu(struct world *world, const char *line)
         world->gpu_count = index + 1;
 }
 
-/* `mig ENTRY parent=GPU instance=N uuid=... total=...`: what else names ENTRY (process, hidden, error) means this instance. */
+/* `mig ENTRY parent=GPU instance=N [compute=N] uuid=... total=...`: what else names ENTRY (process, hidden, error) means this instance. */
 static void read_instance(struct world *world, const char *line)
 {
     int entry = -1;
@@ -91,6 +91,7 @@ static void read_instance(struct world *world, const char *line)
     gpu->present = 1;
     gpu->parent = parent;
     gpu->instance = (int)number_of(line, " instance=");
+    gpu->compute = (int)number_of(line, " compute=");
     gpu->minor = world->gpus[parent].minor;
     copy(gpu->pci, sizeof gpu->pci, world->gpus[parent].pci);
     value_of(line, " uuid=", gpu->uuid, sizeof gpu->uuid);

@@ -19,7 +19,7 @@ enum health {
 };
 
 struct gpu {
-    int present, minor, parent, instance; /* parent: of an instance the GPU, of a GPU -1 */
+    int present, minor, parent, instance, compute; /* parent: of an instance the GPU, of a GPU -1 */
     long long health[HEALTH_COUNT];
     char uuid[96], pci[32], name[96];
     uint64_t total, reserved, base, hidden;
