@@ -110,8 +110,8 @@ def run_runs(arguments: argparse.Namespace, layout: Layout) -> int:
 def run_timeline(arguments: argparse.Namespace, layout: Layout) -> int:
     from gpu_lifecycle.jobs.timeline import timeline
 
-    unit, run = unit_name(arguments.unit), arguments.run_id
-    return timeline(unit, layout, run, as_json=arguments.json, svg=arguments.svg, png=arguments.png)
+    files = {"svg": arguments.svg, "png": arguments.png}
+    return timeline(unit_name(arguments.unit), layout, arguments.run_id, files, as_json=arguments.json)
 
 
 def run_check(arguments: argparse.Namespace, layout: Layout) -> int:
@@ -220,7 +220,7 @@ def parser() -> argparse.ArgumentParser:
 def _timeline_options(timeline: argparse.ArgumentParser) -> None:
     timeline.add_argument("--run", dest="run_id", default="", metavar="ID", help="another run: its id, or the beginning of it")
     timeline.add_argument("--svg", default="", metavar="FILE", help="write it as SVG (-: to standard output)")
-    timeline.add_argument("--png", default="", metavar="FILE", help="write it as PNG; needs the package resvg-py")
+    timeline.add_argument("--png", default="", metavar="FILE", help="write it as PNG (-: to standard output); needs the package resvg-py")
 
 
 def _config_commands(config: argparse.ArgumentParser) -> None:
