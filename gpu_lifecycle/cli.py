@@ -220,7 +220,7 @@ def parser() -> argparse.ArgumentParser:
 def _timeline_options(timeline: argparse.ArgumentParser) -> None:
     timeline.add_argument("--run", dest="run_id", default="", metavar="ID", help="another run: its id, or the beginning of it")
     timeline.add_argument("--svg", default="", metavar="FILE", help="write it as SVG (-: to standard output)")
-    timeline.add_argument("--png", default="", metavar="FILE", help="write it as PNG (-: to standard output); needs the package resvg-py")
+    timeline.add_argument("--png", default="", metavar="FILE", help="write it as PNG; needs the package resvg-py")
 
 
 def _config_commands(config: argparse.ArgumentParser) -> None:

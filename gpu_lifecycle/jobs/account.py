@@ -35,7 +35,7 @@ class Account:
         self, layout: Layout, unit: UnitName, state: StateFile, journal: Journal, output: EngineOutput,
         recorded: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """``recorded``: what the program before this one, in this very process, hands over of the start; None: there was none."""
+        """``recorded``: what the program before this one, in this process, hands over of the start; None: there was none."""
         self.layout = layout
         self.unit = unit
         self.journal = journal

@@ -132,6 +132,7 @@ def _json(shown: Picture, began: float | None) -> Row:
         "began": began,
         "ready": _rounded(shown.ready),
         "text": shown.ending,
+        "note": shown.note or None,
         "seconds": _rounded(shown.seconds),
         "phases": [_span(band) for band in shown.phases],
         "steps": [_span(band) for band in shown.steps],

@@ -64,7 +64,7 @@ def heard(recording: Recording, life: Life, event: LifeEvent, at: float) -> Reco
         recording = _looked(recording, life, event.look, at)
     for word, text in _happened(event):
         recording = marked(recording, at, word, text)
-    if life.failure and not isinstance(event, EngineExited):  # its end is told as it is
+    if life.failure and not any(mark.word == "exit" for mark in recording.marks):  # which tells more
         recording = marked(recording, at, "failure", life.failure, once=True)
     if life.was_ready:
         recording = replace(marked(recording, at, "ready", "READY"), closed=True)

@@ -100,7 +100,7 @@ def picture(
         ready=ready,
         ending=_ending(row, ready, end, now),
         phases=_phases(row, recording, ready, seconds),
-        steps=_bands(recording.steps, min(over, seconds)),
+        steps=_bands(recording.steps, min([over, seconds, *(mark.at for mark in recording.marks if mark.word == "exit")])),
         lines=_lines(recording),
         marks=tuple(mark for mark in _marks(row, recording, ready, end, now) if mark.at <= seconds),
         needs=recording.needs,
@@ -136,8 +136,13 @@ def _ready(row: Row, recording: Recording) -> float | None:
     marked = next((mark.at for mark in recording.marks if mark.word == "ready"), None)
     if marked is not None or "ready_at" not in row:
         return marked
-    lasted = phases(row)
+    lasted = _spent(row)
     return min(LONGEST, sum(lasted.get(phase, 0.0) for phase in BEFORE_READY))
+
+
+def _spent(row: Row) -> dict[str, float]:
+    """Seconds by phase; a row may hold anything, but no phase takes less than no time."""
+    return {name: seconds for name, seconds in phases(row).items() if 0 < seconds < LONGEST}
 
 
 def _end(row: Row, recording: Recording, now: float | None) -> float:
@@ -147,7 +152,7 @@ def _end(row: Row, recording: Recording, now: float | None) -> float:
     if lasted is None:  # of a version that had only the clock on the wall
         lasted = ended - began if began is not None and ended is not None else 0.0
     seen = max([0.0, *(mark.at for mark in recording.marks), *(item.at for item in recording.samples.series)])
-    return min(max(lasted, seen, sum(phases(row).values())), LONGEST)
+    return min(max(lasted, seen, sum(_spent(row).values())), LONGEST)
 
 
 def _ending(row: Row, ready: float | None, end: float, now: float | None) -> str:
@@ -174,7 +179,7 @@ def _phases(row: Row, recording: Recording, ready: float | None, seconds: float)
         changes = ((0.0, str(Phase.PRE_START)), (before, recording.phases[0][1]), *recording.phases[1:])
         return _bands(changes, seconds)
     bands, at = [], 0.0
-    for name, lasted in phases(row).items():
+    for name, lasted in _spent(row).items():
         if ready is None or name in BEFORE_READY:
             bands.append(Band(name, at, min(at + lasted, seconds)))
             at += lasted

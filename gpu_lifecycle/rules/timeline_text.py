@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from textwrap import wrap
+from unicodedata import category, east_asian_width
 
 from gpu_lifecycle.rules.quantity import show_duration, show_size
 from gpu_lifecycle.rules.recording import Mark
@@ -36,18 +37,36 @@ def chart(picture: Picture, when: str, width: int, *, plain: bool = False) -> li
     """The lines of the chart, none longer than ``width`` columns."""
     signs = Signs(plain=plain)
     columns = max(width, NARROWEST) - NAME - AMOUNT - 4
-    lines = [f"{picture.unit}, run {picture.run[:8]}{', ' + when if when else ''}"]
+    lines = [_title(picture, when, max(width, NARROWEST))]
     lines += [*wrap(picture.ending, max(width, NARROWEST)), ""]
     lines += _bands(picture.phases, picture.seconds, columns, signs.phase, signs)
     lines += _bands(picture.steps, picture.seconds, columns, signs.step, signs, "  ")
     lines += _memory(picture, columns, signs)
     lines += _row("", _letters(picture.marks, picture.seconds, columns), "", signs)
     lines += _axis(picture.seconds, columns)
-    lines += [f"  {letter}  {_at(mark):>9}  {mark.text}" for letter, mark in zip(LETTERS, picture.marks, strict=False)]
-    lines += _notes(picture)
+    lettered, room = zip(LETTERS, picture.marks, strict=False), max(width, NARROWEST) - 16
+    lines += [f"  {letter}  {_at(mark):>9}  {printable(mark.text, room)}" for letter, mark in lettered]
+    lines += ["", *(line for note in _notes(picture) for line in wrap(note, max(width, NARROWEST)))]
     if plain:
         lines = [line.replace("≤ ", "<=").replace("…", "~") for line in lines]
-    return [line.rstrip()[: max(width, NARROWEST)] for line in lines]
+    return [_cut(line.rstrip(), max(width, NARROWEST)) for line in lines]
+
+
+def _title(picture: Picture, when: str, width: int) -> str:
+    """A name that is too long is cut, not what comes after it."""
+    rest = f", run {picture.run[:8]}{', ' + when if when else ''}"
+    return printable(picture.unit, max(16, width - len(rest))) + rest
+
+
+def _cut(line: str, width: int) -> str:
+    """To so many columns: what comes from outside may be twice as wide, or take none (Unicode's tables, as terminals do)."""
+    if line.isascii():
+        return line[:width]
+    for at, character in enumerate(line):
+        width -= 0 if category(character) in ("Mn", "Me") else 2 if east_asian_width(character) in "WF" else 1
+        if width < 0:
+            return line[:at]
+    return line
 
 
 def _row(name: str, cells: str, amount: str, signs: Signs) -> list[str]:
@@ -79,9 +98,9 @@ def _memory(picture: Picture, columns: int, signs: Signs) -> Iterable[str]:
         mine = [picture.lines[number] for number in found]
         yield from _row(gpus_words([line.index for line in mine]), cells, most_words([line.last for line in mine]), signs)
     if picture.spread:
-        middle = [(at, (low + high) / 2) for at, low, high in picture.spread]
-        cells = _spark(middle, picture, columns, signs)
-        yield from _row("earlier, mean per GPU", cells, show_size(round(middle[-1][1])), signs)
+        middle = [(at, None if low is None or high is None else (low + high) / 2) for at, low, high in picture.spread]
+        last = next((round(value) for _, value in reversed(middle) if value is not None), None)
+        yield from _row("earlier, mean per GPU", _spark(middle, picture, columns, signs), show_size(last), signs)
 
 
 def _alike(one: str, other: str, levels: str) -> bool:
@@ -136,10 +155,8 @@ def _axis(seconds: float, columns: int) -> list[str]:
 
 
 def _notes(picture: Picture) -> list[str]:
-    notes = []
-    if picture.lines and picture.needs:
+    notes = [picture.note] if picture.note else []
+    if picture.lines and picture.needs and not picture.note:
         notes.append(f"READY asks for {show_size(picture.needs)} on each GPU.")
-    elif not picture.lines:
-        notes.append("No memory was recorded in this run.")
     words = earlier_words(picture)
-    return ["", *notes, *([f"{words[0].upper()}{words[1:]}."] if words else [])]
+    return [*notes, *([f"{words[0].upper()}{words[1:]}."] if words else [])]

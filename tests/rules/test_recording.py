@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_lifecycle.facts import Phase
-from gpu_lifecycle.rules.life import EngineExited, Life, Limits, Looked, Started, StopRequested
+from gpu_lifecycle.rules.life import EngineExited, Life, Limits, Looked, Started, StopRequested, Tick
 from gpu_lifecycle.rules.lifecycle import step
 from gpu_lifecycle.rules.phases import Load, Step
 from gpu_lifecycle.rules.readiness import Health, Look, Needs, Socket
@@ -43,7 +43,7 @@ START = (
     (2.0, Started(4711)),
     (3.0, Looked(look(0, 0))),
     (20.0, Looked(look(5, 4), Load(Step.WEIGHTS, 1, 8))),
-    (60.0, Looked(look(20, None), Load(Step.GRAPHS))),
+    (58.0, Looked(look(20, None), Load(Step.GRAPHS))),
     (70.0, Looked(look(21, 22, socket=UP), Load(Step.WARMUP))),
     (75.0, Looked(look(21, 22, socket=UP, health=TOKEN, generated=Health(None, "not asked yet")))),
     (76.0, Looked(look(21, 22, socket=UP, health=TOKEN, generated=TOKEN))),
@@ -58,12 +58,12 @@ def test_a_start_as_it_goes() -> None:
     assert recording.needs == 10 * GIB
     assert recording.phases == ((2.0, "loading"), (70.0, "warming"), (76.0, "ready"))
     assert [(at, name) for at, name in recording.steps] == [
-        (20.0, "loading weights"), (60.0, "capturing CUDA graphs"), (70.0, "warming up"),
+        (20.0, "loading weights"), (58.0, "capturing CUDA graphs"), (70.0, "warming up"),
     ]  # fmt: skip
     assert [(mark.at, mark.text) for mark in recording.marks] == [
         (2.0, "engine started"), (70.0, "port opened"), (75.0, "health 200"), (76.0, "first token"), (76.0, "READY"),
     ]  # fmt: skip
-    assert recording.samples.series[2] == Sample(60.0, (20 * GIB, None))
+    assert recording.samples.series[2] == Sample(58.0, (20 * GIB, None))
     assert recording.samples.series[-1].at == 76.0, "what comes after READY is no part of the start"
 
 
@@ -77,6 +77,30 @@ def test_a_start_that_fails() -> None:
 def test_blind_looks_leave_a_gap_not_a_zero() -> None:
     recording, _ = lived(START[0], (3.0, Looked(replace(look(0, 0), memory={}, nvml_error="no answer"))))
     assert recording.samples.series == (Sample(3.0, (None, None)),)
+
+
+def test_a_time_without_a_look_is_a_gap_too() -> None:
+    """As while the machine was asleep, or the daemon stood still: longer than looks are ever apart."""
+    at = START[2][0] + LIMITS.gap
+    recording, _ = lived(*START[:3], (at, Looked(look(9, 9))), (at + LIMITS.gap + 2, Looked(look(9, 9))))
+    known = [(item.at, item.memory[0]) for item in recording.samples.series]
+    assert known == [(3.0, 0), (20.0, 5 * GIB), (at, 9 * GIB), (at + LIMITS.gap / 2 + 1, None), (at + LIMITS.gap + 2, 9 * GIB)]
+
+
+def test_why_it_fails_is_a_mark_unless_the_engine_s_end_says_it() -> None:
+    recording, life = lived(*START[:3], *((20.0 + 30 * n, Looked(look(5, 4), Load(Step.WEIGHTS, 1, 8))) for n in range(1, 25)))
+    assert life.failure
+    assert [mark.word for mark in recording.marks] == ["engine", "failure"]
+    assert life.failure.startswith(recording.marks[1].text[:-1])
+    recording, life = lived(*START[:3], (30.0, EngineExited(1)), (31.0, Tick(0)))
+    assert life.failure
+    assert [mark.text for mark in recording.marks] == ["engine started", "engine exited with 1"]
+
+
+def test_a_stranger_on_the_port_is_a_mark() -> None:
+    taken = Socket(listening=True, ours=False, owner="nginx (pid 5)")
+    recording, _ = lived(*START[:2], *((at, Looked(look(0, 0, socket=taken))) for at in (5.0, 6.0)))
+    assert [(mark.at, mark.text) for mark in recording.marks][1:] == [(5.0, "port taken by nginx (pid 5)")]
 
 
 def test_marks_are_capped_but_ready_is_always_told() -> None:

@@ -60,6 +60,20 @@ def test_thinning_keeps_a_peak_of_any_gpu() -> None:
     assert (points[0], points[7], points[12], points[19]) == tuple(item for item in kept if item.at in (0, 7, 12, 19))
 
 
+def test_thinning_closes_no_gap() -> None:
+    """Between points of nothing at all, too, and beside a peak that is farther from the line."""
+    amounts: list[int | None] = [0] * 40
+    for at in (9, 10, 11, 12, 13, 25):
+        amounts[at] = None
+    amounts[26] = 90 * GIB
+    points: tuple[Sample, ...] = tuple(Sample(float(at), (amount,)) for at, amount in enumerate(amounts))
+    for _ in range(3):
+        points = thinned(points)
+        unknown = [item.at for item in points if item.memory[0] is None]
+        assert any(9 <= at <= 13 for at in unknown), unknown
+        assert 25.0 in unknown
+
+
 def test_time_that_goes_back_is_left_out() -> None:
     samples = add(add(Samples(), Sample(5.0, (1,))), Sample(4.0, (2,)))
     assert samples.series == (Sample(5.0, (1,)),)

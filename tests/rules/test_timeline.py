@@ -1,10 +1,11 @@
 """The picture of a start: what is in it, exactly as drawn, and what text from outside may not do to it.
 
-Renewed only where TIMELINE_SNAPSHOTS=renew is set; look at what it has changed.
+The pictures lie in tests/snapshots/timeline. GPU_LIFECYCLE_SNAPSHOTS=renew writes them anew: look at the difference.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import unicodedata
@@ -17,21 +18,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_lifecycle.rules.recording import Mark, Recording, recording_of
+from gpu_lifecycle.rules.samples import Sample, Samples
 from gpu_lifecycle.rules.timeline import Band, Picture, numbers, picture, size_ticks, ticks, value_at
-from gpu_lifecycle.rules.timeline_svg import WIDTH, svg
+from gpu_lifecycle.rules.timeline_svg import FILLS, LEFT, OTHER_FILL, WIDTH, svg
 from gpu_lifecycle.rules.timeline_text import chart
-from tests.rules.timeline_examples import BEGAN, GIB, PICTURES, UNIT, WHEN, before, failed, refused, row, start, usual
+from tools.pages.start_examples import (
+    BEGAN,
+    GIB,
+    PICTURES,
+    UNIT,
+    WHEN,
+    before,
+    failed,
+    many,
+    refused,
+    reloaded,
+    row,
+    start,
+    usual,
+)
 
-SNAPSHOTS = Path(__file__).parent.parent / "snapshots"
+SNAPSHOTS = Path(__file__).parent.parent / "snapshots" / "timeline"
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 
 def same(name: str, text: str) -> None:
     path = SNAPSHOTS / name
-    if os.environ.get("TIMELINE_SNAPSHOTS") == "renew":
+    if os.environ.get("GPU_LIFECYCLE_SNAPSHOTS") == "renew":
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8"), f"{path.name} is not what is drawn now: TIMELINE_SNAPSHOTS=renew, and look"
+    assert text == path.read_text(encoding="utf-8"), f"{path.name}: GPU_LIFECYCLE_SNAPSHOTS=renew, and look"
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -39,14 +55,14 @@ def same(name: str, text: str) -> None:
 def test_the_chart_as_it_is_drawn(name: str, width: int) -> None:
     lines = chart(PICTURES[name](), WHEN, width)
     assert max(map(len, lines)) <= width
-    same(f"timeline-{name}-{width}.txt", "\n".join(lines) + "\n")
+    same(f"{name}-{width}.txt", "\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_the_svg_as_it_is_drawn(name: str) -> None:
     text = svg(PICTURES[name](), WHEN)
     sound(text)
-    same(f"timeline-{name}.svg", text)
+    same(f"{name}.svg", text)
 
 
 def sound(text: str) -> ET.Element:
@@ -82,7 +98,7 @@ def words(root: ET.Element) -> str:
 def test_plain_ascii_for_a_terminal_that_knows_no_more() -> None:
     lines = chart(usual(), WHEN, 80, plain=True)
     assert all(line.isascii() for line in lines)
-    same("timeline-usual-80-ascii.txt", "\n".join(lines) + "\n")
+    same("usual-80-ascii.txt", "\n".join(lines) + "\n")
 
 
 # What is in it
@@ -103,7 +119,7 @@ def test_five_earlier_runs_at_most_and_only_those_that_were_ready() -> None:
     shown = picture(UNIT, row("a", 222.0), start(), [never, *before(200, 201, 202, 203, 204, 205, 206)])
     assert [run.ready for run in shown.earlier] == [200, 201, 202, 203, 204]
     at, low, high = shown.spread[60]
-    assert low < high < 80 * GIB
+    assert low is not None and high is not None and low < high < 80 * GIB  # noqa: PT018 - for the type checker
     assert 0 < at < shown.seconds
 
 
@@ -169,6 +185,89 @@ def test_words() -> None:
     assert [value_at([(1.0, 10.0), (3.0, 20.0)], at) for at in (0.5, 1.0, 2.0, 9.0)] == [0.0, 10.0, 15.0, 20.0]
 
 
+def test_a_step_ends_with_its_engine() -> None:
+    assert max(step.ended for step in failed().steps) == 131.0
+
+
+def test_where_there_is_no_memory_it_says_why() -> None:
+    said = {name: make().note for name, make in PICTURES.items()}
+    assert "No engine was started" in said["refused"]
+    assert "daemon was killed before READY" in said["killed"]
+    assert "no longer kept" in said["older"]
+    assert {name for name, note in said.items() if not note} == {"usual", "long", "many", "failed", "reloaded"}
+    for name, note in said.items():
+        assert note in words(sound(svg(PICTURES[name]())))
+        assert note in " ".join(chart(PICTURES[name](), "", 80))
+    assert "still going on" in picture(UNIT, row("a", None), None, [], now=5.0).note
+
+
+def test_before_a_recording_that_began_late_nothing_is_said() -> None:
+    shown = reloaded()
+    assert all(value_at(line.points, at) is None for line in shown.lines for at in (0.0, 50.0, 99.0))
+    gpus = next(line for line in chart(shown, "", 80) if line.startswith("GPU 0-1"))
+    assert gpus.partition("│")[2].startswith("??????")
+    first = sound(svg(shown)).find(f"{NAMESPACE}polyline")
+    assert first is not None
+    assert float(first.attrib["points"].split(",")[0]) > LEFT + 300
+
+
+def test_what_nobody_saw_of_earlier_runs_is_a_gap_of_the_band() -> None:
+    whole = start()
+    blind = tuple(Sample(item.at, (item.memory[0], None)) if 60 < item.at < 90 else item for item in whole.samples.points)
+    unseen = replace(whole, samples=Samples(blind, blind[-1]))
+    shown = picture(UNIT, row("a", 222.0), start(), [(row("b", 222.0), unseen)])
+    missing = [at for at, low, _ in shown.spread if low is None]
+    assert missing
+    assert 59 < missing[0] < missing[-1] < 91
+    assert len(sound(svg(shown)).findall(f"{NAMESPACE}polygon")) == 2
+    earlier = next(line for line in chart(shown, "", 80) if line.startswith("earlier"))
+    assert "?" in earlier
+    never = replace(whole, samples=Samples(tuple(Sample(item.at, (None,) * 8) for item in blind), None))
+    assert picture(UNIT, row("a", 222.0), start(), [(row("b", 222.0), never)]).spread == ()
+
+
+# In grey, and in little room
+
+
+def lightness(colour: str) -> float:
+    """CIE L*, from 0 (black) to 100: what is left of a colour on paper in grey."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    light = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return float(116 * light ** (1 / 3) - 16)
+
+
+def test_phases_beside_each_other_differ_in_lightness() -> None:
+    order = [FILLS[name] for name in ("pre-start", "loading", "warming", "ready")]
+    pairs = [*itertools.pairwise(order), (FILLS["loading"], OTHER_FILL), (FILLS["warming"], OTHER_FILL)]
+    assert min(abs(lightness(one) - lightness(other)) for one, other in pairs) > 10
+    assert all(lightness(fill) > 60 for fill in FILLS.values()), "black words are read on them"
+
+
+def test_sixteen_lines_differ_without_colour_from_their_neighbours_and_with_it_from_all() -> None:
+    lines = sound(svg(many())).findall(f"{NAMESPACE}polyline")
+    assert len(lines) == len({(line.get("stroke"), line.get("stroke-dasharray")) for line in lines}) == 16
+    dashes = [line.get("stroke-dasharray") for line in lines]
+    assert all(one != other for one, other in itertools.pairwise(dashes))
+
+
+def test_a_long_name_costs_neither_the_run_nor_the_time() -> None:
+    title = chart(reloaded(), WHEN, 80)[0]
+    assert len(title) == 80
+    assert title.endswith(f"…, run 77777777, {WHEN}")
+    assert f"…: run 77777777, {WHEN}" in svg(reloaded(), WHEN)
+
+
+def test_letters_that_are_twice_as_wide_take_twice_the_room() -> None:
+    shown = replace(usual(), marks=(Mark(200.0, "xid", "漢字" * 40), Mark(210.0, "xid", "漢" * 30)))
+    for line in chart(shown, "", 80):
+        assert sum(2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in line) <= 80
+    for text in sound(svg(shown)).iter(f"{NAMESPACE}text"):
+        if "漢" in (text.text or ""):
+            assert text.get("text-anchor") == "end"
+            assert float(text.attrib["x"]) - 11 * (text.text or "").count("漢") > 0
+
+
 # Text from outside
 
 HOSTILE = [
@@ -208,8 +307,8 @@ def test_any_text_is_drawn_as_text(text: str) -> None:
 NUMBER = st.one_of(st.floats(), st.integers(-5, 1 << 60), st.none(), st.text(max_size=3))
 
 
-KEYS = ("began", "ended", "ready_at", "reaped", "reaped_at", "seconds_pre_start", "seconds_loading", "seconds_warming",
-        "seconds_ready", "code", "outcome", "times")  # fmt: skip
+KEYS = ("began", "ended", "ready_at", "reaped", "reaped_after", "lasted", "stop", "seconds_pre_start", "seconds_loading",
+        "seconds_warming", "seconds_ready", "code", "outcome", "times")  # fmt: skip
 SAMPLES = st.lists(st.lists(st.integers(0, 10**9), min_size=2, max_size=3), max_size=6)
 
 

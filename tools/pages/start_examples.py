@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gpu_lifecycle.rules.recording import Mark, Recording
+from gpu_lifecycle.rules.recording import FROM_HERE, Mark, Recording
 from gpu_lifecycle.rules.samples import Sample, Samples
 from gpu_lifecycle.rules.timeline import Picture, picture
 
@@ -57,7 +57,7 @@ def before(*loads: float) -> list[tuple[dict[str, Any], Recording]]:
 
 def usual() -> Picture:
     """Eight GPUs, one slow; an orphan was reaped; three runs before it."""
-    mine = row("a", 222.0, reaped=1, reaped_at=BEGAN + 3.5, **STOPPED)
+    mine = row("a", 222.0, reaped=1, reaped_after=3.5, **STOPPED)
     return picture(UNIT, mine, start(slow=5), before(205.0, 214.0, 251.0))
 
 
@@ -68,7 +68,7 @@ def older() -> Picture:
 
 def refused() -> Picture:
     """In the sweep."""
-    mine = row("c", None, ended=BEGAN + 31.4, outcome="refused", code="refused-75", reaped=2, reaped_at=BEGAN + 9.0,
+    mine = row("c", None, lasted=31.4, outcome="refused", code="refused-75", reaped=2, reaped_after=9.0,
                seconds_pre_start=31.4)  # fmt: skip
     return picture(UNIT, mine, None, before(205.0))
 
@@ -99,8 +99,25 @@ def failed() -> Picture:
              Mark(131.0, "exit", "engine ended by signal 9"))  # fmt: skip
     recording = Recording(whole.gpus, whole.needs, Samples(points, points[-1]),
                           (*whole.phases[:1], (131.0, "stopping")), whole.steps[:2], marks)  # fmt: skip
-    mine = row("f", None, ended=BEGAN + 133.0, outcome="failed", code="cuda-oom", seconds_loading=119.0)
+    mine = row("f", None, lasted=133.0, outcome="failed", code="cuda-oom", seconds_loading=119.0, stop=False)
     return picture(UNIT, mine, recording, before(205.0, 260.0))
 
 
-PICTURES = {make.__name__: make for make in (usual, older, refused, long, many, failed)}
+def killed() -> Picture:
+    """The daemon was killed while the engine loaded: what it had in memory is lost."""
+    mine = row("9", None, lasted=90.0, outcome="failed", code="daemon-killed", seconds_loading=75.0, reaped=1, reaped_after=3.5)
+    return picture(UNIT, mine, None, before(205.0))
+
+
+def reloaded() -> Picture:
+    """By a version that recorded nothing, in the middle of the load; the unit has a long name."""
+    whole = start(222.0, 2)
+    points = tuple(item for item in whole.samples.points if item.at > 100)
+    marks = (Mark(100.0, "reload", FROM_HERE), *whole.marks[1:])
+    recording = Recording(whole.gpus, whole.needs, Samples(points, points[-1]), ((100.0, "loading"), *whole.phases[1:]),
+                          whole.steps[1:], marks, closed=True)  # fmt: skip
+    name = "a-very-long-name-of-a-model-and-of-the-team-that-has-it-and-of-the-node-on-which-it-is-served.service"
+    return picture(name, row("7", 222.0, **STOPPED), recording, before(205.0))
+
+
+PICTURES = {make.__name__: make for make in (usual, older, refused, long, many, failed, killed, reloaded)}
