@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from gpu_lifecycle.rules.life import Life, LifeEvent
-from gpu_lifecycle.rules.recording import FROM_HERE, Recording, document, heard, marked, recording_of
+from gpu_lifecycle.rules.recording import FROM_HERE, Recording, document, heard, marked, recording_of, written
+from gpu_lifecycle.system.history import START
 
 
 class Recorder:
@@ -32,9 +32,7 @@ class Recorder:
 
     def row(self) -> dict[str, str]:
         """What the history is to have of it; nothing where nothing was recorded."""
-        if not self.recording.phases:
-            return {}
-        return {"start": json.dumps(document(self.recording), separators=(",", ":"))}
+        return {"start": written(self.recording, START)} if self.recording.phases else {}
 
     def pack(self) -> dict[str, Any]:
         """For the program that takes this one's place."""

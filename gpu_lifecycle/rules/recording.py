@@ -6,6 +6,7 @@ as we write it is dropped, value by value.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from gpu_lifecycle.facts import Phase
 from gpu_lifecycle.rules.life import EngineExited, Life, LifeEvent, Looked, Started, StopRequested
 from gpu_lifecycle.rules.phases import Step
 from gpu_lifecycle.rules.readiness import Look
-from gpu_lifecycle.rules.samples import STEP, Sample, Samples, add
+from gpu_lifecycle.rules.samples import STEP, Sample, Samples, add, thinned
 from gpu_lifecycle.rules.text import printable
 from gpu_lifecycle.rules.xid import KernelSays
 
@@ -132,6 +133,16 @@ def document(recording: Recording) -> dict[str, Any]:
         "marks": [[round(mark.at, 2), mark.word, mark.text] for mark in recording.marks],
         "closed": recording.closed,
     }
+
+
+def written(recording: Recording, most: int) -> str:
+    """As text of at most ``most`` characters, where fewer points can do it: with 56 instances of GPUs, 300 are too many."""
+    text = json.dumps(document(recording), separators=(",", ":"))
+    points = recording.samples.series
+    if len(text) <= most or len(points) < 4:
+        return text
+    fewer = thinned(points)
+    return written(replace(recording, samples=Samples(fewer, fewer[-1], 2 * recording.samples.step)), most)
 
 
 def _mib(size: int | None) -> int | None:

@@ -258,7 +258,7 @@ def size_ticks(size: float, most: int) -> list[int]:
 def numbers(values: Sequence[int]) -> str:
     """``0-3, 5`` for 0, 1, 2, 3, 5."""
     groups: list[list[int]] = []
-    for value in sorted(values):
+    for value in sorted(set(values)):  # instances of one GPU (MIG) bear its index
         if groups and value == groups[-1][-1] + 1:
             groups[-1].append(value)
         else:

@@ -295,7 +295,9 @@ def _foot(picture: Picture) -> list[str]:
         dotted = f"; dotted: the {show_size(picture.needs)} that READY asks for" if picture.needs else ""
         unsaid.append(f"Lines: memory of the unit's own processes on each claimed GPU{dotted}.")
     words = earlier_words(picture)
-    if words and picture.spread:
+    if words and not picture.spread:
+        unsaid.append(f"{words[0].upper()}{words[1:]}.")
+    elif words:
         many = f"Grey band: {words} (triangles); least and most of their mean per GPU."
         unsaid.append(many if len(picture.earlier) > 1 else f"Grey line: {words} (triangle); its mean per GPU.")
     return [printable(line, 160) for line in unsaid]

@@ -38,7 +38,7 @@ def chart(picture: Picture, when: str, width: int, *, plain: bool = False) -> li
     signs = Signs(plain=plain)
     columns = max(width, NARROWEST) - NAME - AMOUNT - 4
     lines = [_title(picture, when, max(width, NARROWEST))]
-    lines += [*wrap(picture.ending, max(width, NARROWEST)), ""]
+    lines += [*_wrapped(picture.ending, width), ""]
     lines += _bands(picture.phases, picture.seconds, columns, signs.phase, signs)
     lines += _bands(picture.steps, picture.seconds, columns, signs.step, signs, "  ")
     lines += _memory(picture, columns, signs)
@@ -46,10 +46,15 @@ def chart(picture: Picture, when: str, width: int, *, plain: bool = False) -> li
     lines += _axis(picture.seconds, columns)
     lettered, room = zip(LETTERS, picture.marks, strict=False), max(width, NARROWEST) - 16
     lines += [f"  {letter}  {_at(mark):>9}  {printable(mark.text, room)}" for letter, mark in lettered]
-    lines += ["", *(line for note in _notes(picture) for line in wrap(note, max(width, NARROWEST)))]
+    lines += ["", *(line for note in _notes(picture) for line in _wrapped(note, width))]
     if plain:
         lines = [line.replace("≤ ", "<=").replace("…", "~") for line in lines]
     return [_cut(line.rstrip(), max(width, NARROWEST)) for line in lines]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """A code such as cuda-oom stays whole."""
+    return wrap(text, max(width, NARROWEST), break_on_hyphens=False)
 
 
 def _title(picture: Picture, when: str, width: int) -> str:

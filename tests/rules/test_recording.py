@@ -15,8 +15,10 @@ from gpu_lifecycle.rules.life import EngineExited, Life, Limits, Looked, Started
 from gpu_lifecycle.rules.lifecycle import step
 from gpu_lifecycle.rules.phases import Load, Step
 from gpu_lifecycle.rules.readiness import Health, Look, Needs, Socket
-from gpu_lifecycle.rules.recording import CHANGES, MARKS, Recording, document, heard, marked, recording_of
-from gpu_lifecycle.rules.samples import Sample
+from gpu_lifecycle.rules.recording import CHANGES, MARKS, Recording, document, heard, marked, recording_of, written
+from gpu_lifecycle.rules.recording import GPUS as GPUS_KEPT
+from gpu_lifecycle.rules.samples import Sample, Samples
+from gpu_lifecycle.system.history import START as ROOM
 
 GIB = 1 << 30
 GPUS = {"GPU-a": 0, "GPU-b": 3}
@@ -121,6 +123,18 @@ def test_it_is_handed_over_and_goes_on() -> None:
         assert taken is not None
         recording = taken
     assert recording == whole
+
+
+def test_many_gpus_have_fewer_points_rather_than_no_picture() -> None:
+    points = tuple(Sample(at * 7.0, tuple((at << 28) + gpu for gpu in range(GPUS_KEPT))) for at in range(300))
+    gpus = tuple((f"MIG-{gpu:08x}-0000-0000-0000-000000000000", gpu // 8) for gpu in range(GPUS_KEPT))
+    recording = Recording(gpus, samples=Samples(points, points[-1]))
+    assert len(json.dumps(document(recording))) > ROOM
+    found = recording_of(json.loads(written(recording, ROOM)))
+    assert found is not None
+    assert found.gpus == gpus
+    assert 40 < len(found.samples.series) < 300
+    assert (found.samples.series[0].at, found.samples.series[-1].at) == (0.0, 299 * 7.0)
 
 
 def test_phases_that_go_to_and_fro_are_bounded() -> None:
