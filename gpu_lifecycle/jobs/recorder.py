@@ -23,8 +23,9 @@ class Recorder:
         self.zero = given if isinstance(given, float) and given <= now else zero
         found = recording_of((handed or {}).get("recording"))
         self.recording = found or Recording(closed=over)
-        if handed is not None and found is None and not over:
-            self.recording = marked(self.recording, max(0.0, now - self.zero), "reload", FROM_HERE)
+        if handed is not None and not over and not self.recording.closed:
+            word, text = ("reloaded", "daemon reloaded") if found else ("reload", FROM_HERE)
+            self.recording = marked(self.recording, max(0.0, now - self.zero), word, text)
 
     def note(self, life: Life, event: LifeEvent) -> None:
         """To be called with each event, and the life after it."""

@@ -201,7 +201,7 @@ def test_a_reload_goes_on_where_it_was_and_one_without_begins_anew() -> None:
     second = Recorder(began + 5, handed, over=False)  # as where the state file was lost meanwhile
     assert second.zero == first.zero == began
     second.note(Life(LIMITS), Looked(Look({"GPU-a": 5 << 30}, Socket(), Health(None, "nobody listens yet"))))
-    assert [mark.text for mark in second.recording.marks] == ["engine started"]
+    assert [mark.text for mark in second.recording.marks] == ["engine started", "daemon reloaded"]
     assert 20 < second.recording.samples.series[0].at < 60
     anew = Recorder(began, {}, over=False)
     assert [mark.text for mark in anew.recording.marks] == ["recorded from here"]
