@@ -110,8 +110,8 @@ def run_runs(arguments: argparse.Namespace, layout: Layout) -> int:
 def run_timeline(arguments: argparse.Namespace, layout: Layout) -> int:
     from gpu_lifecycle.jobs.timeline import timeline
 
-    unit, run = unit_name(arguments.unit), arguments.run_id
-    return timeline(unit, layout, run, as_json=arguments.json, svg=arguments.svg, png=arguments.png)
+    files = {"svg": arguments.svg, "png": arguments.png}
+    return timeline(unit_name(arguments.unit), layout, arguments.run_id, files, as_json=arguments.json)
 
 
 def run_check(arguments: argparse.Namespace, layout: Layout) -> int:

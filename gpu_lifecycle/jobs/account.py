@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from gpu_lifecycle.facts import Layout, Phase, UnitName
 from gpu_lifecycle.jobs.history import keep
 from gpu_lifecycle.jobs.output import EngineOutput
-from gpu_lifecycle.jobs.recording import Recording
+from gpu_lifecycle.jobs.recorder import Recorder
 from gpu_lifecycle.jobs.state import StateFile
 from gpu_lifecycle.rules import lifecycle as life_rules
-from gpu_lifecycle.rules.account import cause_row, ended_of, joined, lines, number, spend
+from gpu_lifecycle.rules.account import cause_row, ended_of, joined, lines, number, since_began, spend
 from gpu_lifecycle.rules.cause import Cause, classify, for_unit, one_line
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.lifecycle import Life
@@ -30,7 +31,11 @@ XIDS = 5
 class Account:
     """One run's. ``row`` goes into the state file with each save: so the post-stop hook has it, whatever ends the daemon."""
 
-    def __init__(self, layout: Layout, unit: UnitName, state: StateFile, journal: Journal, output: EngineOutput) -> None:
+    def __init__(
+        self, layout: Layout, unit: UnitName, state: StateFile, journal: Journal, output: EngineOutput,
+        recorded: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """``recorded``: what the program before this one, in this process, hands over of the start; None: there was none."""
         self.layout = layout
         self.unit = unit
         self.journal = journal
@@ -40,13 +45,12 @@ class Account:
         self.row: dict[str, Any] = dict(saved) if mine else state.begun(Proc().boot_id)
         self.phase = Phase.PRE_START
         self.at = time.monotonic()
-        began, at = number(self.row, "began"), number(self.row, "at")
-        resumed = at is not None and at <= self.at  # a reload: the program before this one was here
-        self.recording = Recording(self.row, state.document.get("gpus"), resumed=resumed)
-        if at is not None and resumed:
+        at, lasted = number(self.row, "at"), since_began(self.row, time.time(), self.at)
+        if at is not None and at <= self.at:  # a reload: the program before this one was here
             self.phase, self.at = Phase(state.document.get("phase", Phase.LOADING)), at
-        elif began is not None:
-            spend(self.row, Phase.PRE_START, time.time() - began)
+        else:
+            spend(self.row, Phase.PRE_START, lasted)
+        self.start = Recorder(time.monotonic() - lasted, recorded, over="ready_at" in self.row)
         self.probes: deque[str] = deque(maxlen=PROBES)
         self.nvml = ""
         self.cause: Cause | None = None
@@ -59,7 +63,7 @@ class Account:
         self.phase, self.at = life.phase, now
         self.row["at"] = round(now, 3)
         self._hear(event)
-        self.recording.note(life, event)
+        self.start.note(life, event)
         if life.was_ready and "ready_at" not in self.row:
             self.row |= {"ready_at": round(time.time(), 3), "steps": steps_text(life, now)}
             self._write()
@@ -91,7 +95,9 @@ class Account:
             self.probes.append(f"token: no answer yet in {look.signs.waited:.1f} s")
 
     def _end(self, life: Life) -> None:
-        self.row |= {"ended": round(time.time(), 3), "stop": not life.failure, "gpu": life.refusal if life.failure else ""}
+        lasted = since_began(self.row, time.time(), time.monotonic())
+        self.row |= {"ended": round(time.time(), 3), "lasted": round(lasted, 3)}
+        self.row |= {"stop": not life.failure, "gpu": life.refusal if life.failure else ""}
         self.row["spent"] = life.budget.spent if life.failure else ""
         signs, said = self.output.current(), self.output.telling_lines()
         self.cause = classify(ended_of(self.row, signs, said, tuple(self.probes), self.nvml))
@@ -104,7 +110,8 @@ class Account:
         task.add_done_callback(self.writes.discard)
 
     def _keep(self) -> int:
-        kept = keep(self.layout, self.unit, self.row | self.recording.row())
+        over = "ready_at" in self.row or "ended" in self.row
+        kept = keep(self.layout, self.unit, self.row | (self.start.row() if over else {}))
         if kept.complaint:
             self.journal.tell(Event("history-not-kept", kept.complaint))
         return kept.before

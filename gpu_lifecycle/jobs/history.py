@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,20 +47,29 @@ def keep(layout: Layout, unit: UnitName, row: dict[str, Any]) -> Kept:
 
 def read(layout: Layout, unit: UnitName) -> list[dict[str, Any]]:
     """All runs, newest first; empty where there is no history yet. Raises NotPermittedError or LifecycleError."""
+    found = _found(layout, unit, "rows", history.rows)
+    rows = found if isinstance(found, list) else []
+    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("run"), str)]
+
+
+def read_starts(layout: Layout, unit: UnitName) -> dict[str, str]:
+    """The pictures of the newest starts, as they were written, by run. Raises as ``read`` does."""
+    found = _found(layout, unit, "starts", history.starts)
+    return {run: text for run, text in found.items() if isinstance(text, str)} if isinstance(found, dict) else {}
+
+
+def _found(layout: Layout, unit: UnitName, verb: str, look: Callable[[str], object]) -> object:
     folder = layout.var_dir(unit)
     try:
         owner = _owner(folder, reading=True)
         if owner is None:
-            found: object = Patience(SECONDS).one(os.getpid(), lambda _: history.rows(folder))
-        else:
-            found = _as_owner(owner, "rows", folder).get("rows")
+            return Patience(SECONDS).one(os.getpid(), lambda _: look(folder))
+        return _as_owner(owner, verb, folder).get(verb)
     except FileNotFoundError:
-        return []
+        return None
     except (history.HistoryError, OSError) as error:
         kind = NotPermittedError if "may not be read" in str(error) or isinstance(error, PermissionError) else LifecycleError
         raise kind(f"cannot read the history of {unit.service}: {_words(error)}") from error
-    rows = found if isinstance(found, list) else []
-    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("run"), str)]
 
 
 def _words(error: Exception) -> str:

@@ -134,6 +134,7 @@ def pre_start(unit: UnitName, layout: Layout) -> Exit:
         config = load_config(layout, unit)
         _wait(hook, pause, why)
         result = hook.sweep(config, survivors_only=False)
+        hook.state.note_reaped(len(result.results))
         if result.status is not Exit.OK:
             return _refuse(hook, result.status, result.text)
         return _unfit(hook) or _port_free(hook, config, result) or _allow(hook, result)
@@ -255,8 +256,8 @@ def _allow(hook: Hook, result: SweepResult) -> Exit:
     warning = clear(hook.unit, _user_of, hook.journal, hook.show)
     text = f"GPUs swept in {result.seconds:.1f} s: {result.text}" + (f"; {warning}" if warning else "")
     hook.journal.tell(Event("start-allowed", text))
-    gpus, account = [_gpu_state(gpu) for gpu in result.gpus], {**hook.state.document["account"], "reaped": len(result.results)}
-    hook.say(text, gpus=gpus, allowed=hook.run, kernel_log=_hand_over_kernel_log(hook), account=account)
+    gpus = [_gpu_state(gpu) for gpu in result.gpus]
+    hook.say(text, gpus=gpus, allowed=hook.run, kernel_log=_hand_over_kernel_log(hook))
     return Exit.OK
 
 

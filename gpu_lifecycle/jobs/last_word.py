@@ -14,7 +14,7 @@ from gpu_lifecycle.facts import Layout, Phase, UnitName
 from gpu_lifecycle.jobs.account import end_event
 from gpu_lifecycle.jobs.history import keep
 from gpu_lifecycle.jobs.state import StateFile
-from gpu_lifecycle.rules.account import cause_of, cause_row, ended_of, joined, lines, number, phases, spend
+from gpu_lifecycle.rules.account import cause_of, cause_row, ended_of, joined, lines, number, phases, since_began, spend
 from gpu_lifecycle.rules.cause import Outcome, classify, one_line
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.system.journal import Journal
@@ -44,8 +44,9 @@ def finished(state: StateFile, doing: str, after: str) -> dict[str, Any]:
     now = time.time()
     ended, began = number(row, "ended") or now, number(row, "began") or now
     row |= {"ended": ended, "began": began, "systemd": " ".join(word for word in (result, code, status) if word)}
+    row.setdefault("lasted", round(since_began(row, ended, time.monotonic()), 3))
     if not phases(row):
-        spend(row, Phase.PRE_START, ended - began)
+        spend(row, Phase.PRE_START, number(row, "lasted") or 0.0)
     cause = cause_of(row)
     if cause is None:
         seen = "" if result == "success" else doing

@@ -99,7 +99,7 @@ class Daemon:
         self.began = time.time()
         self.output = output_of(unit, state.run, config.server.preset.name, handover, self.key.secrets)
         self.engine = MainProcess(self.family, self.output, self.news, self.events.put_nowait)
-        self.account = Account(layout, unit, state, journal, self.output)
+        self.account = Account(layout, unit, state, journal, self.output, handover.start if handover else None)
         self.outlets = Outlets(config, unit, state, journal, self.family.apart)
         self.watchers: list[asyncio.Task[None]] = []
 
@@ -177,7 +177,7 @@ class Daemon:
         assert self.life
         plan = self.plan or Plan(self.latest, "")
         return Handover(self.state.run, pack(self.life), self.gpus, self.text, plan.latest, __version__, plan.changes,
-                        self.engine.oom_before, stop, pack_output(self.output))  # fmt: skip
+                        self.engine.oom_before, stop, pack_output(self.output), self.account.start.pack())  # fmt: skip
 
     def _answer_reload(self, *, ok: bool, text: str) -> None:
         self.journal.tell(Event("reloaded" if ok else "reload-refused", text))

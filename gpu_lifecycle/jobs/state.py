@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_lifecycle.errors import Exit, LifecycleError
 from gpu_lifecycle.facts import Gpu, GpuView, Judged, Layout, Phase, UnitName, Verdict
+from gpu_lifecycle.rules.account import since_began
 from gpu_lifecycle.rules.budget import Budget, known
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.notice import HANDED_ON, Row, row_of, worst, worth_handing_on
@@ -114,13 +115,21 @@ class StateFile:
 
     def begun(self, boot: str) -> dict[str, Any]:
         """What the history will have of a run that begins now, in this boot of the machine (rules/account.py)."""
-        return {"run": self.run, "boot": boot, "began": round(time.time(), 3)}
+        return {"run": self.run, "boot": boot, "began": round(time.time(), 3), "zero": round(time.monotonic(), 3)}
+
+    def note_reaped(self, count: int) -> None:
+        """How many processes the sweep of this run has ended, and how long after its begin. Written with the next save."""
+        account = self.document.get("account") or {}
+        if count and account.get("run") == self.run:
+            after = since_began(account, time.time(), time.monotonic())
+            self.document["account"] = account | {"reaped": count, "reaped_after": round(after, 3)}
 
     def refused(self, status: Exit, text: str) -> dict[str, Any]:
         """... of this run, which is refused before there is an engine."""
         row = self.document.get("account") or {}
         mine = dict(row) if row.get("run") == self.run else {"run": self.run}
-        return {**mine, "refusal": int(status), "refused": text, "ended": round(time.time(), 3)}
+        lasted = round(since_began(mine, time.time(), time.monotonic()), 3)
+        return {**mine, "refusal": int(status), "refused": text, "ended": round(time.time(), 3), "lasted": lasted}
 
     def save(self, phase: Phase, text: str, **fields: Any) -> str:
         """Writes the document; returns "" or why it could not be written (the caller says so once and goes on)."""

@@ -24,8 +24,8 @@ Row = dict[str, Any]
 
 def why(unit: UnitName, layout: Layout, run: str, *, as_json: bool) -> int:
     """Prints why the last run, or ``run`` (its id or the beginning of it), has ended. Raises UsageError, NotPermittedError."""
-    live = _live(unit, layout)
-    found = _runs(unit, layout, live)
+    live = live_run(unit, layout)
+    found = runs_of(unit, layout, live)
     chosen = named(found, run, unit) if run else next((row for row in found if "code" in row), None)
     if as_json:
         print_json({"schema": 1, "unit": unit.service, "running": live, **_why_json(chosen, found, unit)})
@@ -41,8 +41,8 @@ def why(unit: UnitName, layout: Layout, run: str, *, as_json: bool) -> int:
 
 def runs(unit: UnitName, layout: Layout, *, as_json: bool) -> int:
     """Prints all runs that are kept, newest first. Raises NotPermittedError."""
-    live = _live(unit, layout)
-    found = _runs(unit, layout, live)
+    live = live_run(unit, layout)
+    found = runs_of(unit, layout, live)
     if as_json:
         print_json({"schema": 1, "unit": unit.service, "running": live, "runs": [_run_json(row) for row in found]})
     elif not found:
@@ -54,7 +54,7 @@ def runs(unit: UnitName, layout: Layout, *, as_json: bool) -> int:
     return Exit.OK
 
 
-def _live(unit: UnitName, layout: Layout) -> dict[str, str] | None:
+def live_run(unit: UnitName, layout: Layout) -> dict[str, str] | None:
     """The run that is alive now. systemd's word outranks a file; without systemd the file has to do."""
     document = StateFile.load(layout, unit).document
     run, phase = printable(document.get("run") or "", 64), str(document.get("phase", Phase.DOWN))
@@ -70,7 +70,7 @@ def _live(unit: UnitName, layout: Layout) -> dict[str, str] | None:
     return {"run": state.invocation_id, "phase": phase if run == state.invocation_id else state.active}
 
 
-def _runs(unit: UnitName, layout: Layout, live: dict[str, str] | None) -> list[Row]:
+def runs_of(unit: UnitName, layout: Layout, live: dict[str, str] | None) -> list[Row]:
     """Newest first; a run whose end nobody has written, and that is not alive, is lost."""
     boot, found = Proc().boot_id, []
     for row in read(layout, unit):

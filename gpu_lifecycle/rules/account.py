@@ -33,6 +33,17 @@ def spend(row: dict[str, Any], phase: Phase, seconds: float) -> None:
         row[phase_key(phase)] = round((number(row, phase_key(phase)) or 0.0) + seconds, 3)
 
 
+def since_began(row: Row, wall: float, monotonic: float) -> float:
+    """Seconds since the run began, at these readings of the two clocks, both of its own boot of the machine.
+
+    By the monotonic one where the row has its ``zero``: the clock on the wall may have been set meanwhile, as after a boot.
+    """
+    zero, began = number(row, "zero"), number(row, "began")
+    if zero is not None and zero <= monotonic:
+        return monotonic - zero
+    return max(0.0, wall - began) if began is not None else 0.0
+
+
 def text(row: Row, key: str) -> str:
     value = row.get(key)
     return value if isinstance(value, str) else ""

@@ -34,9 +34,10 @@ MORE: dict[str, str] = {
     "top": "Looks every 2 s; the verdicts are those that holders shows. Keys: q quits; the arrows choose a holder; r, and then"
     " y, sweeps for UNIT, by the rules and in the way of sweep, and only as root. Any other answer does nothing. It needs a"
     " terminal that can be drawn on; elsewhere use holders, gpus --watch and status --follow.",
-    "timeline": "The last run that has come as far as to start its engine, or another one of gpu-lifecycle runs: how long each"
-    " phase took, the memory of each claimed GPU, what happened when, and how long the starts before it took. It is recorded"
-    " until READY=1 or the end of the run, in at most 120 points; after a reload in the middle of a start, from there on.",
+    "timeline": "The last run that was ready or has ended, or another one of gpu-lifecycle runs: its phases, the engine's"
+    " steps, the memory of each claimed GPU, what happened when, and up to five runs before it as a grey band. On a terminal a"
+    " chart of text, as wide as that. Kept of the newest 50 starts, until READY or the end; of others the phases alone are"
+    " shown, and why. --png needs a library that is not installed by itself: pip install 'gpu-lifecycle[png]'.",
     "install": "May be repeated: it renews what it wrote, and nothing that was edited. With --root, into an image: user and"
     " folders are then made when that boots.",
     "uninstall": "Refuses while the unit runs. What was edited stays, and is named.",

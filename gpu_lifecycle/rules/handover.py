@@ -35,6 +35,7 @@ class Handover:
     oom: int = 0
     stop: bool = False  # a stop was asked for meanwhile
     output: Mapping[str, Any] = field(default_factory=dict)  # the pipes' descriptors, and what was read of them
+    start: Mapping[str, Any] = field(default_factory=dict)  # what is recorded of it for its picture
 
     def document(self) -> dict[str, Any]:
         gpus = [{name: getattr(gpu, name) for name in (*_GPU, *_INSTANCE)} for gpu in self.gpus]
@@ -55,6 +56,7 @@ def read(document: Any) -> Handover:
             oom=_of(int, document["oom"]),
             stop=_of(bool, document["stop"]),
             output=_of(dict, document.get("output", {})),
+            start=_of(dict, document.get("start", {})),
         )
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"it is not as this version would write it: {error!r}") from error

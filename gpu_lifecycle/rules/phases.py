@@ -1,7 +1,7 @@
 """How far a load is, from the lines that the engine writes: one table of markers per engine.
 
 Source of the markers: the released wheels and runs of SGLang 0.5.8 to 0.5.23, vLLM 0.32.0 and llama.cpp's builds 11434 and
-11549; the bars of graph capture, which needs a GPU, are from their sources. Those of the others, and of older llama.cpp, are from
+11549; the bars of graph capture, which needs a GPU, are from their sources. Those of the others, and of older builds, are from
 logs that their users have published (in issues and guides: llama.cpp 2025 and 2026, TGI 1.4 to 3, Triton 23 to 25,
 TensorRT-LLM 0.20 and 1, Ollama 0.5 to 0.13), not from runs of ours. An engine that is not in the table has no phases, and is
 judged by what can be seen of it from outside alone.

@@ -22,7 +22,7 @@ NAME = "history.db"
 DAMAGED = f"{NAME}.damaged"
 KEPT = 500  # runs
 TEXT = 2000  # characters of a text of a row
-LONG = ("evidence", "curve")
+LONG = ("evidence",)
 TEXTS = 12000  # ... of its longest
 PAGES = 4096  # of 4 KiB: the file's greatest size
 LOCKED = 2.0  # seconds to wait for another one's write
@@ -32,6 +32,15 @@ TABLE = (
 )
 SELECT = "SELECT run, began, ended, outcome, code, document FROM runs"
 BEFORE = "SELECT sum(coalesce(json_extract(document, '$.times'), 1)) FROM runs WHERE code = ? AND run != ?"
+STARTS = "CREATE TABLE starts (run TEXT PRIMARY KEY, document TEXT NOT NULL)"  # beside the runs: versions without it may go on
+STARTS_KEPT = 50
+START = 1 << 16  # characters of one of them
+HAS_STARTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'starts'"
+NEWEST_STARTS = "SELECT starts.run, starts.document FROM starts JOIN runs USING (run) ORDER BY runs.began DESC LIMIT ?"
+OLD_STARTS = (
+    "DELETE FROM starts WHERE run NOT IN"
+    " (SELECT starts.run FROM starts JOIN runs USING (run) ORDER BY runs.began DESC LIMIT ?)"
+)
 BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 
 Row = dict[str, Any]
@@ -45,13 +54,17 @@ def record(folder: str, row: Row) -> tuple[int, str]:
     """Adds ``row``, or its keys to those of the run that is known. A value of None changes nothing.
 
     ``run`` and ``began`` (seconds since the epoch) have to be there; one that is ``like`` the one before it takes its place.
+    ``start``, a text, is the picture of its start: where there is no room for it, the row is kept without it.
     Returns how many other runs have ended with this ``code``, and "" or what was wrong and is mended. Raises HistoryError,
     and leaves all as it was.
     """
-    note = ""
+    note, start = "", row.get("start")
+    row = {key: value for key, value in row.items() if key != "start"}
     for _ in range(2):
         try:
-            return _record(folder, row), note
+            count = _record(folder, row)
+            said = _record_start(folder, row["run"], start) if isinstance(start, str) else ""
+            return count, "; ".join(text for text in (note, said) if text)
         except sqlite3.Error as error:
             if _code(error) not in BROKEN:
                 raise HistoryError(_say(error, folder)) from error
@@ -72,6 +85,39 @@ def rows(folder: str, limit: int = KEPT) -> list[Row]:
             return [_row(item) for item in db.execute(f"{SELECT} ORDER BY began DESC LIMIT ?", (limit,))]
     except sqlite3.Error as error:
         raise HistoryError(_say(error, folder)) from error
+
+
+def starts(folder: str) -> dict[str, str]:
+    """The pictures of the newest starts that have one, by run. Raises as ``rows`` does."""
+    path = _plain(folder)
+    try:
+        with closing(_connect(path, "rw" if os.access(folder, os.W_OK) else "ro")) as db:
+            _known(db)
+            if not db.execute(HAS_STARTS).fetchone():
+                return {}
+            found = db.execute(NEWEST_STARTS, (STARTS_KEPT,)).fetchall()
+            return {run: text for run, text in found if isinstance(run, str) and isinstance(text, str) and len(text) <= START}
+    except sqlite3.Error as error:
+        raise HistoryError(_say(error, folder)) from error
+
+
+def _record_start(folder: str, run: str, start: str) -> str:
+    """Returns why it could not be kept; "" where it is."""
+    if len(start) > START:
+        return f"the picture of this start is not kept: it has {len(start)} characters"
+    try:
+        with closing(_connect(_plain(folder), "rw")) as db:
+            db.execute(f"PRAGMA max_page_count = {PAGES}")
+            db.execute("BEGIN IMMEDIATE")
+            if not db.execute(HAS_STARTS).fetchone():
+                db.execute(STARTS)
+            db.execute("INSERT OR REPLACE INTO starts VALUES (?, ?)", (run, start))
+            db.execute(OLD_STARTS, (STARTS_KEPT,))
+            db.execute("COMMIT")
+    except (sqlite3.Error, OSError, HistoryError) as error:
+        why = _say(error, folder) if isinstance(error, sqlite3.Error) else str(error)
+        return f"the picture of this start is not kept: {why}"
+    return ""
 
 
 def _spend(left: list[int]) -> bool:
@@ -198,11 +244,13 @@ def _say(error: sqlite3.Error, folder: str) -> str:
 
 
 def main(words: list[str]) -> int:
-    """``record FOLDER`` takes a row on stdin, ``rows FOLDER`` gives them; the answer is one JSON object on stdout."""
+    """``record FOLDER`` takes a row on stdin; ``rows`` and ``starts FOLDER`` give them; one JSON object is the answer."""
     answer: Row = {}
     try:
         if words[0] == "record":
             answer["before"], answer["note"] = record(words[1], json.load(sys.stdin))
+        elif words[0] == "starts":
+            answer["starts"] = starts(words[1])
         else:
             answer["rows"] = rows(words[1])
     except FileNotFoundError:

@@ -24,7 +24,8 @@ READY = Life(
     workers=WORKERS, strikes=2, looked=19.0, budget=Budget(2, 1, "like"), memory={"GPU-a": 5}, mark=(1, 2, "200"),
 )  # fmt: skip
 GPU = Gpu("GPU-a", 0, 3, "0000:01:00.0", "H200", 80 << 30, None, None)
-HANDOVER = Handover("r1", pack(READY), (GPU,), "config", "latest", "0.1.0", "changes", 1, stop=True, output={"fds": [7, 8]})
+HANDOVER = Handover("r1", pack(READY), (GPU,), "config", "latest", "0.1.0", "changes", 1, stop=True, output={"fds": [7, 8]},
+                    start={"zero": 1.5})  # fmt: skip
 
 
 def through_json(value: Any) -> Any:

@@ -259,39 +259,59 @@ class Why(TypedDict):
     before: Before
 
 
-class TimelinePhase(TypedDict):
+class Span(TypedDict):
     name: str
-    begin: float
-    """Seconds since the run began."""
-    end: float
+    began: float
+    """Seconds since the run began, as all times here."""
+    ended: float
 
 
-class TimelineGpu(TypedDict):
-    gpu: str
-    """Its index, or #N: the Nth of the claimed ones."""
-    memory: list[list[float]]
-    """Pairs of seconds and bytes."""
-
-
-class TimelineEvent(TypedDict):
+class StartSample(TypedDict):
     at: float
+    memory: dict[str, int | None]
+    """Bytes of the unit's own processes by UUID."""
+
+
+class StartEvent(TypedDict):
+    at: float
+    event: str
     text: str
+
+
+class StartGpu(TypedDict):
+    uuid: str
+    index: int
+
+
+class EarlierStart(TypedDict):
+    run: str
+    ready: float
 
 
 class Timeline(TypedDict):
     schema: Schema
     unit: str
     run: str
-    began: float
-    """Seconds since the epoch."""
-    ready: bool
+    began: float | None
+    """Seconds since 1970."""
+    ready: float | None
+    """Seconds from the beginning of the run to READY; null where it was not ready."""
+    text: str
+    note: str | None
+    """Why there are no samples, where there are none."""
     seconds: float
-    """From the run's begin to READY=1, or to its end."""
-    phases: list[TimelinePhase]
-    gpus: list[TimelineGpu]
-    events: list[TimelineEvent]
-    earlier_seconds: list[float]
-    """How long the starts before it took, the newest first; five at most."""
+    """How long the time is that the picture shows."""
+    phases: list[Span]
+    steps: list[Span]
+    """What the engine did, by its own lines."""
+    gpus: list[StartGpu]
+    needed: int | None
+    """Bytes on each GPU that READY asks for."""
+    samples: list[StartSample]
+    """Empty where none were recorded; else to READY, or the end."""
+    events: list[StartEvent]
+    earlier: list[EarlierStart]
+    """Up to five runs before it that were ready, the newest first."""
 
 
 OUTPUTS: dict[str, object] = {

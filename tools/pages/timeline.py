@@ -2,72 +2,60 @@
 
 from __future__ import annotations
 
-from gpu_lifecycle.rules.curve import Curve, Point, further, marked, row
-from gpu_lifecycle.rules.timeline import Picture, picture
-from gpu_lifecycle.rules.timeline_svg import draw
-from gpu_lifecycle.rules.timeline_text import chart, legend
+from gpu_lifecycle.rules.timeline_svg import svg as drawn
+from gpu_lifecycle.rules.timeline_text import chart
 
-GIB = 1 << 30
-# When each band ends, and what one GPU holds then: a large model on eight GPUs.
-STORY = (
-    ("pre-start", 3.1, 0.0), ("loading", 8.0, 0.0), ("init", 21.0, 0.6), ("distributed", 33.0, 1.9), ("weights", 142.0, 72.9),
-    ("kv_cache", 149.0, 119.0), ("graphs", 188.0, 122.5), ("warmup", 196.0, 122.6),
-)  # fmt: skip
-MARKS = (
-    (3.1, "8 processes reaped"), (3.3, "engine started"), (188.5, "port open"), (195.6, "health 200"), (196.0, "READY=1"),
-)  # fmt: skip
-BEFORE = (203.0, 198.0, 231.0, 190.0)
+from .start_examples import WHEN, usual
 
 PAGE = """# The start as a picture
 
-`gpu-lifecycle timeline sglang-kimi` draws the last start, `--run ID` another one (`gpu-lifecycle runs sglang-kimi` has ids),
-`--svg FILE` and `--png FILE` a picture for a report; `--png` needs the package `resvg-py`. `--json` gives the numbers.
+`gpu-lifecycle timeline UNIT` shows where the time of a start went: its phases, the steps of the engine by its own lines, the
+memory of the unit's own processes on each claimed GPU, and what happened when. Without `--run ID` it is the last run that was
+ready or has ended; `gpu-lifecycle runs UNIT` lists them.
 
-![The start of a large model on eight GPUs](timeline.svg)
+```sh
+gpu-lifecycle timeline sglang-kimi                          # a chart of text, as wide as the terminal
+gpu-lifecycle timeline sglang-kimi --svg start.svg          # for a browser or a ticket; - is standard output
+gpu-lifecycle timeline sglang-kimi --png start.png          # needs the extra: pip install 'gpu-lifecycle[png]'
+gpu-lifecycle timeline sglang-kimi --json                   # all of it as numbers (docs/schema/timeline.json)
+```
 
-- A **band** for each phase, as long as it took; while the engine loads, its own steps where its log shows them.
-- A **line** for each claimed GPU: what the unit's own processes hold on it.
-- A **mark** for what happened: leftovers reaped, engine started, port open, health 200, READY=1, or why the run failed.
-- The **faint band** behind: when the five starts before that came to READY=1 did so.
+![The start of a model on eight GPUs](timeline.svg)
 
-On a terminal:
+Here GPU 5 read its share of the weights more slowly than the others, and the start was none the slower than those before it.
+
+- The **grey band** is of up to five earlier runs that were ready: the least and the most of their mean per GPU. A triangle is
+  the READY of one of them.
+- The **dotted line** is what READY asks for on each GPU.
+- A line with a **gap** (`?` in the chart of text) was not to be seen: NVML gave no answer then. It is never drawn as zero, and
+  never joined.
+- GPUs that look alike share a row, or a label; one that goes another way is named where it is farthest from the others.
+
+The same on a terminal of 80 columns:
 
 ```text
 {chart}
 ```
 
-It is recorded by the daemon's own looks until READY=1 or the end of the run, in at most 120 points, and kept in the history.
-After a reload in the middle of a start it begins there. A run that was killed before it was ready, or is older than
-this command, has no points: its bands are then the sums of its phases.
+**What is recorded.** The daemon asks NVML at each look anyway; of that it keeps at most 300 points from the beginning of the
+engine to READY or the end, thinned so that steps, peaks and gaps stay. They are written with the run, for the newest 50 starts.
+Times are by the monotonic clock: one on the wall that is set meanwhile bends nothing.
+
+| a start that | shows |
+| --- | --- |
+| was refused in the sweep or before the engine | its phase, what was reaped, why; no memory |
+| failed | all of it to the end, with the engine's exit, Xids and the reason as marks |
+| was reloaded in its middle | all of it, and the reload as a mark; after a version without recordings, *recorded from here* |
+| is still going on | its phases; its memory is shown once it is ready, or has ended |
+| lost its daemon to SIGKILL before READY | its phases as last saved, and that its recording was lost |
+
+Picture and chart are made from a fixed example by `make docs`.
 """
 
 
-def story() -> Picture:
-    curve, at = Curve(), 0.0
-    while at <= STORY[-1][1]:
-        curve = further(curve, Point(at, *_now(at)))
-        at += 0.5
-    curve = further(curve, Point(STORY[-1][1], "ready", _now(STORY[-1][1])[1]))
-    for when, text in MARKS:
-        curve = marked(curve, when, text)
-    run = {"run": "4f1c0c6d7d3e4b0f8a5b0d0e6f1a2b19", "began": 0.0, "ready_at": 196.0, "curve_gpus": "0,1,2,3,4,5,6,7"}
-    return picture("sglang-kimi.service", run | row(curve), [{"began": 0.0, "ready_at": seconds} for seconds in BEFORE])
-
-
-def _now(at: float) -> tuple[str, tuple[int, ...]]:
-    """The band at that moment, and what each of the eight holds: those with a higher index are a little behind."""
-    before, held = 0.0, 0.0
-    for name, end, amount in STORY:
-        if at < end or name == STORY[-1][0]:
-            part = min(1.0, (at - before) / (end - before))
-            return name, tuple(int(GIB * (held + (amount - held) * part * (1 - 0.01 * gpu * (part < 1)))) for gpu in range(8))
-        before, held = end, amount
-    raise AssertionError(at)
-
-
 def svg() -> str:
-    return draw(story(), "2026-03-01 08:00:00")
+    return drawn(usual(), WHEN)
 
 
 def page() -> str:
-    return PAGE.format(chart="\n".join([*chart(story(), 100), *legend(story())]))
+    return PAGE.format(chart="\n".join(chart(usual(), WHEN, 80)))
