@@ -2,7 +2,7 @@
 
 PYTHON := .venv/bin/python
 
-.PHONY: setup demo test test-engines lint bench docs clean
+.PHONY: setup demo test test-engines lint bench bench-engines docs clean
 
 setup:
 	@sh tools/setup.sh
@@ -31,6 +31,9 @@ lint: setup
 
 bench: setup
 	@$(PYTHON) -m benchmarks $(BENCH_ARGS)
+
+bench-engines: setup  ## what real engines lose to us, as test-engines has them; about 10 min
+	@engines=$$(sh tools/engines.sh) && GPU_LIFECYCLE_ENGINES=$$engines $(PYTHON) -m benchmarks --engines $(BENCH_ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

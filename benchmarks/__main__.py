@@ -1,6 +1,6 @@
-"""``python -m benchmarks [--json | --plot]``: boots one machine, measures every row, prints one table.
+"""``python -m benchmarks [--json] [--engines | --plot]``: boots one machine, measures every row, prints one table.
 
-With ``--plot`` it draws how the cost of a scan grows, instead.
+With ``--plot`` it draws how the cost of a scan grows, instead; with ``--engines`` the rows are what real engines lose to us.
 
 A missed goal is shown, and fails nothing: times depend on the machine. The exit status is 1 only where something could not
 be measured.
@@ -24,7 +24,7 @@ from rich.console import Console
 
 from tests.machine import Machine
 
-from . import check, hook, plot, run, scan, snapshot, stop, sweep
+from . import check, hook, plot, run, scan, snapshot, stop, sweep, tax
 from .bench import Bench, CannotMeasureError
 from .rows import Row, print_table
 
@@ -56,6 +56,15 @@ def booted(console: Console) -> Iterator[tuple[Machine, Status]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def collect_tax(console: Console) -> list[Row]:
+    rows: list[Row] = []
+    with console.status("booting a machine with real engines") as status:
+        for row in tax.all_rows():
+            rows.append(row)
+            status.update(f"measured: {row.what}")
+    return rows
+
+
 def collect(console: Console) -> list[Row]:
     rows: list[Row] = []
     with booted(console) as (machine, status):
@@ -82,6 +91,7 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     options.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options.add_argument("--plot", action="store_true", help="only draw docs/scan-cost.svg")
+    options.add_argument("--engines", action="store_true", help="only what real engines lose to us (make bench-engines)")
     chosen = options.parse_args()
     if os.geteuid() != 0:
         print("benchmarks: only root can boot a test machine: run it with sudo", file=sys.stderr)
@@ -90,7 +100,8 @@ def main() -> int:
         if chosen.plot:
             draw(Console(stderr=True))
         else:
-            show(collect(Console(stderr=True)), chosen.json)
+            collected = collect_tax if chosen.engines else collect
+            show(collected(Console(stderr=True)), chosen.json)
     except (CannotMeasureError, AssertionError, RuntimeError, OSError, subprocess.SubprocessError) as error:
         print(f"benchmarks: could not measure: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
