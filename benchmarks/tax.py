@@ -47,7 +47,7 @@ def rows(unit: Unit) -> Iterator[Row]:
     name = unit.preset.engine
     ours, bare = (median(pair[who][0] for pair in pairs) for who in (0, 1))
     more = median(mine[0] - alone[0] for mine, alone in pairs)
-    detail = f"{PAIRS} pairs; systemctl start to READY=1, {ours:.2f} s, less the bare one's exec to its first token, {bare:.2f} s"
+    detail = f"{PAIRS} pairs; systemctl start to READY=1, {ours:.2f} s, less a bare exec to its first token, {bare:.2f} s"
     yield Row(f"{name}: start, our own part", more, "s", limit=min(SECONDS_MORE, SHARE_MORE * bare), detail=detail)
     more = median(mine[1] - alone[1] for mine, alone in pairs)
     detail = "systemctl stop to proven free, less a bare SIGTERM to its end"
