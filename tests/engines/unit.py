@@ -34,7 +34,7 @@ except urllib.error.HTTPError as error:
     answer = error
 print(answer.status, answer.read().decode(), sep="\\n")
 """
-LONG_PROMPT = 18000  # tokens; their prefill takes some 25 seconds on two cores, and SGLang's /health gives up after 20
+LONG_PROMPT = 30000  # tokens; their prefill takes some 20 to 60 seconds on two cores
 QUICK = "[Service]\nRestartSec=1s\n"
 
 
