@@ -56,7 +56,7 @@ def endpoint_of_url(url: str) -> Endpoint:
 def knock(bind: str, port: int) -> Endpoint:
     """A wildcard is an address to listen on, not one to ask: it is asked on the loopback of its family."""
     host = bind.removeprefix("[").removesuffix("]")
-    loopback = {"0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104
+    loopback = {"0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104 - what is asked instead
     return Endpoint(loopback.get(host, host), port, bind=host)
 
 

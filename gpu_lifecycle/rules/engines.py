@@ -145,7 +145,7 @@ _TABLE = (
     Engine(
         name="tgi",
         default_port=3000,
-        default_host="0.0.0.0",  # noqa: S104
+        default_host="0.0.0.0",  # noqa: S104 - what TGI does
         port_options=("-p", "--port"),
         port_env="PORT",
         host_options=("--hostname",),
@@ -169,7 +169,7 @@ _TABLE = (
     Engine(
         name="triton",
         default_port=8000,
-        default_host="0.0.0.0",  # noqa: S104
+        default_host="0.0.0.0",  # noqa: S104 - what Triton does
         port_options=("--http-port",),
         host_options=("--http-address",),
         ready_path="/v2/health/ready",

@@ -72,29 +72,28 @@ def must_answer(path: str, what: str, seconds: float) -> None:
 
     Raises BusyError where it does not come back within so many seconds; ``what`` is the name that the file has in it.
     """
-    from gpu_lifecycle.system.worker import in_child
-
-    if in_child(lambda: _tried(path), seconds) is None:
-        hint = "is its file system mounted, and does its server answer?"
-        raise BusyError(f"cannot read {what}: its disk has not answered within {seconds:g} s", hint=hint)
-
-
-def _tried(path: str) -> dict[str, object]:
-    with suppress(OSError, ValueError, _UnfitError):  # the read itself will say so
-        _read(path, 0)
-    return {}
+    _looked_at(path, what, seconds)
 
 
 def is_no_file(path: str, what: str, seconds: float) -> bool:
     """False where it cannot be looked at: then it may be one. Raises what ``must_answer`` raises."""
+    return _looked_at(path, what, seconds)
+
+
+def _looked_at(path: str, what: str, seconds: float) -> bool:
+    """True: there is no file of that name. Only an answer is one: a look that does not come back has found nothing."""
     from gpu_lifecycle.system.worker import in_child
 
-    must_answer(path, what, seconds)
-    found = in_child(lambda: {"no": _is_no_file(path)}, seconds)
-    return bool(found and found["no"])
+    found = in_child(lambda: {"no": _try(path)}, seconds)
+    if found is None:
+        hint = "is its file system mounted, and does its server answer?"
+        raise BusyError(f"cannot read {what}: its disk has not answered within {seconds:g} s", hint=hint)
+    return bool(found["no"])
 
 
-def _is_no_file(path: str) -> bool:
+def _try(path: str) -> bool:
+    with suppress(OSError, ValueError, _UnfitError):  # the read itself will say so
+        _read(path, 0)
     try:
         return not stat.S_ISREG(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
