@@ -1,4 +1,7 @@
-"""Asks for one token until it is given: `first_token.py URL BODY`; prints CLOCK_MONOTONIC at the first answer that is 200."""
+"""Asks for one token until it is given, then for health until it is good: `first_token.py URL BODY HEALTH`.
+
+Prints CLOCK_MONOTONIC at the first 200 of each. SGLang gives tokens a second or two before it calls itself healthy.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,19 @@ import sys
 import time
 import urllib.request
 
-URL, BODY = sys.argv[1:3]
+URL, BODY, HEALTH = sys.argv[1:4]
 PAUSE, LIMIT, ANSWER = 0.05, 600.0, 120.0
 
-asked = urllib.request.Request(URL, BODY.encode(), {"Content-Type": "application/json"})
+token = urllib.request.Request(URL, BODY.encode(), {"Content-Type": "application/json"})
 begun = time.monotonic()
-while time.monotonic() - begun < LIMIT:
-    try:
-        with urllib.request.urlopen(asked, timeout=ANSWER) as answer:
-            answer.read()
-            print(time.monotonic())
-            sys.exit(0)
-    except OSError:  # it refuses, is not ready (HTTPError), or takes too long
-        time.sleep(PAUSE)
-sys.exit(f"no token from {URL} within {LIMIT:g} s")
+for asked in (token, urllib.request.Request(HEALTH)):
+    while True:
+        if time.monotonic() - begun > LIMIT:
+            sys.exit(f"no 200 from {asked.full_url} within {LIMIT:g} s")
+        try:
+            with urllib.request.urlopen(asked, timeout=ANSWER) as answer:
+                answer.read()
+                break
+        except OSError:  # it refuses, is not ready (HTTPError), or takes too long
+            time.sleep(PAUSE)
+    print(time.monotonic(), flush=True)

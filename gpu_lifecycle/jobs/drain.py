@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from gpu_lifecycle.jobs.keys import EngineKey
     from gpu_lifecycle.rules.config import Config
 
-INTERVAL = 0.5  # seconds
+# Seconds before each question. Before the first, too: llama.cpp leaves one that comes on the heels of its SIGTERM without an
+# answer, and waits for whoever asked; an idle engine has ended by then.
+INTERVAL = 0.5
 SECONDS = 2.0  # for one answer
 
 
@@ -45,6 +47,7 @@ class DrainWatch:
         probe = HealthProbe(replace(endpoint, port=metrics.port) if aside and metrics.port else endpoint)
         try:
             while True:
+                await asyncio.sleep(INTERVAL)
                 if not self.ours(aside):  # a stranger is given no key, and his numbers are nothing to us
                     self.tell(InFlight(None, "its port is closed"))
                 else:
@@ -53,7 +56,6 @@ class DrainWatch:
                     told = [n for n in (seen.running, seen.queued) if n is not None] if seen else []
                     why = scrape.text or "its metrics do not say"
                     self.tell(InFlight(sum(told)) if told else InFlight(None, why))
-                await asyncio.sleep(INTERVAL)
         finally:
             await probe.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import time
@@ -25,19 +26,25 @@ TELLING = 5  # of the last lines, where none of them tells more than another
 
 
 class EngineOutput(Output):
-    """``load``: how far the load is by the lines that have come; ``signs``: what they say of a failure."""
+    """``load``: how far the load is by the lines that have come; ``signs``: what they say of a failure.
+
+    ``serving`` is set when a line says that the engine listens from now on; whoever waits for it clears it.
+    """
 
     def __init__(self, journal: JournalSink | None, engine: str, load: Load, secrets: Secrets) -> None:
         super().__init__(journal, self._hear, secrets)
         self.engine = engine
         self.load = load
         self.signs: Signs = ()
+        self.serving = asyncio.Event()
 
     def _hear(self, line: Line) -> None:
         if line.whole and (found := match(line.data[:SIGNED].decode("utf-8", "replace"))):
             self.signs = hear(self.signs, found.code, kept(line.data[:SIGNED]), time.monotonic())
         if self.load.step < Step.SERVING:
             self.load = advance(self.load, line.data[:LOOKED_AT].decode("utf-8", "replace"), self.engine)
+            if self.load.step is Step.SERVING:
+                self.serving.set()
 
     def current(self) -> Signs:
         """What speaks of an end that comes now, the likeliest cause first."""

@@ -295,7 +295,10 @@ class Daemon:
             except BlindError as error:
                 self.journal.tell(Event("sight-partial", str(error)))
             reap_adopted(self._children())
-            await asyncio.sleep(look_after(self.life, self.last))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(look_after(self.life, self.last)):
+                    await self.output.serving.wait()  # it says that it listens: no reason to look any later
+                self.output.serving.clear()
 
     async def _listen(self) -> None:
         """Reads the kernel log to the very end of the run: what broke the GPU may be said after the engine has failed."""

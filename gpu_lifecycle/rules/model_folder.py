@@ -21,8 +21,9 @@ class Shard:
 class ModelFolder:
     """A model's folder.
 
-    ``state`` is "" where it was read; ABSENT, DENIED, EMPTY; FILE: no folder, but one file, which is not looked into; PARTIAL:
-    more entries than are read. ``denied`` are the names that the unit's user may not read. ``names`` are the entries.
+    ``state`` is "" where it was read; ABSENT, DENIED, EMPTY; FILE: no folder, but one file; PARTIAL: more entries than are
+    read. ``denied`` are the names that the unit's user may not read. ``names`` are the entries. Of a GGUF file, ``parts`` are
+    the names of all files that it is split into, and ``files`` those that are there.
     """
 
     path: str
@@ -36,6 +37,8 @@ class ModelFolder:
     shards: dict[str, Shard] = field(default_factory=dict)
     not_files: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    files: dict[str, Shard] = field(default_factory=dict)
 
     def weights(self) -> int:
         """Bytes of the weights that a load reads: those of the index, else all."""
@@ -49,5 +52,5 @@ def plain(folder: ModelFolder) -> dict[str, Any]:
 
 def from_plain(document: dict[str, Any]) -> ModelFolder:
     """What ``plain`` gave, on the other side."""
-    shards = {name: Shard(**shard) for name, shard in document["shards"].items()}
-    return ModelFolder(**{**document, "shards": shards})
+    read = {key: {name: Shard(**shard) for name, shard in document[key].items()} for key in ("shards", "files")}
+    return ModelFolder(**{**document, **read})

@@ -6,19 +6,21 @@ certainty (a config file of another form, values overridden by an option), nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from gpu_lifecycle.facts import Finding, Level
 from gpu_lifecycle.rules.command import Command
 from gpu_lifecycle.rules.model_config import wrong_types
-from gpu_lifecycle.rules.model_folder import ABSENT, DENIED, EMPTY, FILE, PARTIAL, ModelFolder
+from gpu_lifecycle.rules.model_folder import ABSENT, DENIED, EMPTY, FILE, PARTIAL, ModelFolder, Shard
 from gpu_lifecycle.rules.model_memory import CODES as MEMORY_CODES
 from gpu_lifecycle.rules.model_memory import memory_findings
 from gpu_lifecycle.rules.quantity import show_size
 from gpu_lifecycle.rules.text import printable
 
 KEY = "server.command"
+AGAIN = "download the model again: it was not finished"
 KNOWN_QUANTIZATIONS = frozenset(
     (
         "fp8", "mxfp4", "mxfp8", "awq", "gptq", "gptq_marlin", "awq_marlin", "compressed-tensors", "modelopt",
@@ -119,7 +121,8 @@ def by_name(plan: Plan, name: str, cache: str) -> Finding:
 
 def place(folder: ModelFolder, name: str = "config.json") -> str:
     """The path of a file of a model, to be shown."""
-    return printable(f"{folder.path.rstrip('/')}/{name}", 300)
+    where = folder.path.rpartition("/")[0] if folder.state == FILE else folder.path.rstrip("/")
+    return printable(f"{where}/{name}", 300)
 
 
 def _options(command: Command) -> Iterator[Finding]:
@@ -146,7 +149,10 @@ def _model(folder: ModelFolder, what: str, *, loads_files: bool, tokenizer: bool
         yield Finding(Level.WARN, "model-denied", f"the {what} {shown} may not be read", f"ls -ld {shown}", shown, KEY)
     elif folder.state == PARTIAL:
         yield Finding(Level.WARN, "model-partial", f"the {what} {shown} has too many entries to be read", file=shown)
-    elif folder.state != FILE:
+    elif folder.state == FILE:
+        yield from _rights(folder)
+        yield from _parts(folder)
+    else:
         yield from _rights(folder)
         yield from _config(folder)
         if loads_files and not any(name.endswith(".gguf") for name in folder.names):
@@ -197,31 +203,47 @@ def _quantization(folder: ModelFolder) -> Iterator[Finding]:
         yield Finding(Level.WARN, "quantization-unknown", text, "see what the engine supports", place(folder), "quant_method")
 
 
-def _shards(folder: ModelFolder) -> Iterator[Finding]:
-    index = "model.safetensors.index.json"
-    again = "download the model again: it was not finished"
-    if folder.index_problem and not {index} & {*folder.not_files, *folder.denied}:
-        text = f"the index cannot be used: {folder.index_problem}"
-        yield Finding(Level.ERROR, "index-broken", text, again, place(folder, index))
-    here = {*folder.names, *folder.shards, *folder.not_files}
-    missing = [name for name in folder.index or () if name not in here]
+def _parts(folder: ModelFolder) -> Iterator[Finding]:
+    """Of a GGUF file, which may be split."""
+    there = {*folder.files, *folder.not_files, *folder.denied}
+    yield from _missing(folder, folder.parts, there)
+    for name, shard in folder.files.items():
+        yield from _torn(folder, name, shard, "GGUF file")
+
+
+def _missing(folder: ModelFolder, wanted: Sequence[str], there: AbstractSet[str]) -> Iterator[Finding]:
+    missing = [name for name in wanted if name not in there]
     if missing:
         named = printable(missing[0], 80) + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
-        text = f"{len(missing)} of {len(folder.index or ())} shards are not there: {named}"
-        yield Finding(Level.ERROR, "shard-missing", text, again, place(folder, missing[0]))
+        text = f"{len(missing)} of {len(wanted)} shards are not there: {named}"
+        yield Finding(Level.ERROR, "shard-missing", text, AGAIN, place(folder, missing[0]))
+
+
+def _torn(folder: ModelFolder, name: str, shard: Shard, kind: str) -> Iterator[Finding]:
+    if shard.need is not None and shard.size < shard.need:
+        text = f"{printable(name, 80)} has {show_size(shard.size)} ({shard.size} bytes) of {shard.need} bytes"
+        yield Finding(Level.ERROR, "shard-truncated", text, AGAIN, place(folder, name))
+    elif shard.problem:
+        text = f"{printable(name, 80)} is no {kind}: {shard.problem}"
+        yield Finding(Level.ERROR, "shard-broken", text, AGAIN, place(folder, name))
+
+
+def _shards(folder: ModelFolder) -> Iterator[Finding]:
+    index = "model.safetensors.index.json"
+    if folder.index_problem and not {index} & {*folder.not_files, *folder.denied}:
+        text = f"the index cannot be used: {folder.index_problem}"
+        yield Finding(Level.ERROR, "index-broken", text, AGAIN, place(folder, index))
+    here = {*folder.names, *folder.shards, *folder.not_files}
+    yield from _missing(folder, folder.index or (), here)
     for name, shard in list(folder.shards.items()):
         used = folder.index is None or name in folder.index
-        if shard.need is not None and shard.size < shard.need and used:
-            text = f"{printable(name, 80)} has {show_size(shard.size)} ({shard.size} bytes) of {shard.need} bytes"
-            yield Finding(Level.ERROR, "shard-truncated", text, again, place(folder, name))
-        elif shard.problem and used:
-            text = f"{printable(name, 80)} is no shard: {shard.problem}"
-            yield Finding(Level.ERROR, "shard-broken", text, again, place(folder, name))
-        elif not used and "-of-" in name:
+        if used:
+            yield from _torn(folder, name, shard, "shard")
+        elif "-of-" in name:
             text = f"{printable(name, 80)} is not in the index: it is not loaded"
             yield Finding(Level.WARN, "shard-extra", text, "remove it, or download the index again", place(folder, name))
     if not folder.shards and folder.config is not None and not _other_weights(folder):
-        yield Finding(Level.ERROR, "weights-missing", "there are no weights", again, printable(folder.path, 300))
+        yield Finding(Level.ERROR, "weights-missing", "there are no weights", AGAIN, printable(folder.path, 300))
 
 
 def _other_weights(folder: ModelFolder) -> bool:

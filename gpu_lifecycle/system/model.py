@@ -1,4 +1,4 @@
-"""The door to a model's folder: config.json, the index, the headers of the shards. Everything is bounded; nothing raises.
+"""The door to a model, a folder or one file: config.json, the index, the headers of the shards. All is bounded, nothing raises.
 
 Format of a shard: 8 bytes little-endian length, a JSON header of that length, the tensors; each tensor's ``data_offsets`` count
 from the end of the header (safetensors, README, "Format").
@@ -108,7 +108,7 @@ def read_folder(path: str) -> ModelFolder:
     """What is in a model's folder."""
     try:
         if not st.S_ISDIR(os.stat(path).st_mode):
-            return ModelFolder(path, FILE)
+            return _single(path)
         names = _names(path)
     except PermissionError:
         return ModelFolder(path, DENIED)
@@ -121,7 +121,7 @@ def read_folder(path: str) -> ModelFolder:
     read = _Reader(path, denied, not_files)
     config, problem, odd = read.document("config.json", CONFIG_LIMIT) if "config.json" in names else (None, "", "")
     index, index_problem = read.index() if INDEX in names else (None, "")
-    shards = {name: read.shard(name) for name in names if name.endswith(".safetensors")}
+    shards = {name: read.shard(name, _shard) for name in names if name.endswith(".safetensors")}
     return ModelFolder(
         path=path,
         names=tuple(names[:NAMES_KEPT]),
@@ -134,6 +134,21 @@ def read_folder(path: str) -> ModelFolder:
         not_files=tuple(not_files),
         denied=tuple(denied),
     )
+
+
+def _single(path: str) -> ModelFolder:
+    """One file: with its other parts, where it is a GGUF file."""
+    from gpu_lifecycle.system import gguf
+
+    folder, name = os.path.split(path)
+    if not name.endswith(".gguf"):
+        return ModelFolder(path, FILE)
+    denied: list[str] = []
+    not_files: list[str] = []
+    read, parts = _Reader(folder, denied, not_files), gguf.parts(name)
+    found = {part: read.shard(part, gguf.measure) for part in parts if os.path.lexists(os.path.join(folder, part))}
+    files = {part: shard for part, shard in found.items() if shard is not None}
+    return ModelFolder(path, FILE, not_files=tuple(not_files), denied=tuple(denied), parts=parts, files=files)
 
 
 def _names(path: str) -> list[str]:
@@ -194,10 +209,10 @@ class _Reader:
             return None, "it has no weight_map of names"
         return tuple(sorted(set(table.values()))), ""
 
-    def shard(self, name: str) -> Shard | None:
+    def shard(self, name: str, look: Callable[[int, int], Shard]) -> Shard | None:
         """None where its kind is already told."""
         try:
-            found: Shard = self.look(name, _shard)
+            found: Shard = self.look(name, look)
         except NotReadError as error:
             if name in self.not_files or name in self.denied:
                 return None

@@ -15,6 +15,7 @@ INSIDE = "/opt/engines"
 PYTHON = f"{INSIDE}/bin/python"
 MODELS = f"{INSIDE}/models"
 TARGET, TORN, LONG, GGUF = f"{MODELS}/target", f"{MODELS}/torn", f"{MODELS}/long", f"{MODELS}/tiny.gguf"
+TORN_GGUF = f"{MODELS}/torn.gguf"
 LLAMA_SERVER = f"{INSIDE}/bin/llama-server"
 SHIM = f"{INSIDE}/shim"
 # For an interpreter that lies elsewhere than it was built for, and has a library beside it; else it means nothing.

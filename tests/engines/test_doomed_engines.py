@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from gpu_lifecycle.rules.signatures import Signs, current, first_cause, hear, match
-from tests.engines.place import MODELS, TARGET, TORN
+from tests.engines.place import MODELS, TARGET, TORN, TORN_GGUF
 from tests.engines.unit import Unit
 
 pytestmark = [pytest.mark.engines, pytest.mark.machine]
@@ -37,6 +37,7 @@ DOOMS: Mapping[str, Doom] = {
     "vllm, a shard is missing": Doom("vllm", (), TORN, "shard-missing", "missing-weights"),
     "vllm, tp does not divide": Doom("vllm", ("-tp", "3"), TARGET, "heads", "tp-divide", (1, 2, 3)),
     "vllm, the context is too long": Doom("vllm", ("--max-model-len", "1024"), TARGET, "context-too-long", "context-length"),
+    "llama.cpp, the file is cut off": Doom("llama.cpp", (), TORN_GGUF, "shard-truncated", "torn-weights"),
 }
 
 

@@ -202,6 +202,15 @@ def output_to(journald: socket.socket) -> EngineOutput:
     return EngineOutput(JournalSink({}, journald.getsockname()), "sglang", Load(), Secrets())
 
 
+def test_a_line_that_says_it_serves_wakes_whoever_waits_for_that(journald: socket.socket) -> None:
+    output = output_to(journald)
+    run(output, "import os; os.write(2, b'Load weight begin. avail mem=1 GB\\n')", 10)
+    assert not output.serving.is_set()
+    run(output, "import os; os.write(2, b'The server is fired up and ready to roll!\\n')", 10)
+    assert output.serving.is_set()
+    output.close()
+
+
 def test_what_an_older_version_hands_over_says_nothing_of_tracebacks() -> None:
     assert unpack_output({"fds": [7, 8]}).inside == ()
     with pytest.raises(ValueError, match="not as this version"):

@@ -122,8 +122,9 @@ def test_no_folder(path: str) -> None:
 
 def test_an_empty_folder_and_a_file(tmp_path: Path) -> None:
     assert read_folder(str(tmp_path)).state == EMPTY
-    (tmp_path / "m.gguf").write_bytes(b"GGUF")
-    assert read_folder(str(tmp_path / "m.gguf")).state == FILE
+    (tmp_path / "m.bin").write_bytes(b"GGUF")
+    read = read_folder(str(tmp_path / "m.bin"))
+    assert (read.state, read.files) == (FILE, {})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

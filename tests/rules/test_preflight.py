@@ -14,7 +14,7 @@ from gpu_lifecycle.facts import Level
 from gpu_lifecycle.rules.command import Command, read_command
 from gpu_lifecycle.rules.engines import ENGINES
 from gpu_lifecycle.rules.model_config import derived_length
-from gpu_lifecycle.rules.model_folder import ABSENT, ModelFolder, Shard
+from gpu_lifecycle.rules.model_folder import ABSENT, FILE, ModelFolder, Shard
 from gpu_lifecycle.rules.preflight import CODES, Plan, judge
 from tests.model_folders import FAMILIES, GPT_OSS, KIMI, KIMI_DRAFT, LLAMA, QWEN
 
@@ -143,6 +143,29 @@ BROKEN: list[tuple[dict[str, Any], tuple[str, str]]] = [
 @pytest.mark.parametrize(("changes", "code"), BROKEN)
 def test_each_broken_folder_alone(changes: dict[str, Any], code: tuple[str, str]) -> None:
     assert found(replace(plan("--tp 8", LLAMA), target=replace(folder(LLAMA), **changes))) == [code]
+
+
+PARTS = ("m-00001-of-00002.gguf", "m-00002-of-00002.gguf")
+SPLIT = {PARTS[0]: Shard(90, 90), PARTS[1]: Shard(90, 90)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "codes"),
+    [
+        ({}, []),
+        ({"files": {PARTS[0]: Shard(90, 90)}}, [("error", "shard-missing")]),
+        ({"files": SPLIT | {PARTS[1]: Shard(89, 90)}}, [("error", "shard-truncated")]),
+        ({"files": SPLIT | {PARTS[1]: Shard(90, None, "it does not begin as a GGUF file")}}, [("error", "shard-broken")]),
+        ({"files": SPLIT | {PARTS[1]: Shard(90)}}, []),  # not read to its end: not judged
+        ({"files": {PARTS[0]: Shard(90, 90)}, "denied": (PARTS[1],)}, [("warn", "model-denied")]),
+        ({"files": {PARTS[0]: Shard(90, 90)}, "not_files": (PARTS[1],)}, [("warn", "not-a-file")]),
+    ],
+)
+def test_a_gguf_file_and_its_parts(changes: dict[str, Any], codes: list[tuple[str, str]]) -> None:
+    model = ModelFolder("/models/m-00001-of-00002.gguf", FILE, parts=PARTS, files=SPLIT)
+    judged = judge(Plan("llama.cpp", Command(model=model.path), target=replace(model, **changes)))
+    assert [(str(item.level), item.code) for item in judged] == codes
+    assert all(str(item.file).startswith("/models/m-0000") for item in judged)
 
 
 @pytest.mark.parametrize("change", [{"certain": False}, {"env": {}}])

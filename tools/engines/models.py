@@ -5,6 +5,7 @@ torn                 the same without its second shard
 long                 the same weights, said to be made for 65536 positions
 draft-512, draft-128 EAGLE3 drafts for it, of that many positions
 tiny.gguf            a Llama with random weights as llama.cpp reads it: 32768 positions, a token for each byte
+torn.gguf            its first half
 """
 
 from __future__ import annotations
@@ -173,9 +174,11 @@ def main(top: Path) -> None:
     make_torn(scratch / "torn", scratch / "target")
     make_long(scratch / "long", scratch / "target")
     make_gguf(scratch / "tiny.gguf")
+    whole = (scratch / "tiny.gguf").read_bytes()
+    (scratch / "torn.gguf").write_bytes(whole[: len(whole) // 2])
     for positions in (512, 128):
         make_draft(scratch / f"draft-{positions}", positions)
-    for path in (*scratch.rglob("*.safetensors"), scratch / "tiny.gguf"):
+    for path in (*scratch.rglob("*.safetensors"), *scratch.glob("*.gguf")):
         path.chmod(0o644)  # the unit's user is another one
     shutil.rmtree(top, ignore_errors=True)
     scratch.rename(top)
