@@ -116,7 +116,7 @@ def _tokens(unit: Unit) -> Iterator[Row]:
     yield Row(f"{name}: of the machine that our watching uses", share, "%", limit=TOKENS_LESS, detail=detail)
     lost = 100 * (1 - median(watched / alone for watched, alone in pairs))
     spread = 100 * (max(alone for _, alone in pairs) / min(alone for _, alone in pairs) - 1)
-    detail = f"{WINDOWS} pairs of {WINDOW:g} s, every other one with daemon and helper frozen; unwatched ones differ by {spread:.0f} %"
+    detail = f"{WINDOWS} pairs of {WINDOW:g} s, every other one unwatched; those differ by {spread:.0f} %"
     yield Row(f"{name}: tokens per second lost to our watching", lost, "%", detail=detail)
 
 
