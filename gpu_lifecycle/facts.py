@@ -265,6 +265,12 @@ class Gpu:
         """The UUID of the GPU that this is, or is an instance of."""
         return self.parent or self.uuid
 
+    @property
+    def label(self) -> str:
+        """What it is called in tables and texts: its index; an instance 0:3, or 0:3:1, by the GPU, GI and CI of nvidia-smi."""
+        parts = (self.index, self.instance, self.compute_instance or None)
+        return ":".join(str(part) for part in parts if part is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class GpuView:

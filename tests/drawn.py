@@ -63,7 +63,8 @@ def unit(phase: str, text: str, **more: Any) -> dict[str, Any]:
 
 def rows(own: int | None, used: int | None) -> list[dict[str, Any]]:
     return [
-        {"uuid": f"GPU-{index}", "index": index, "memory_total": 140 * GIB, "memory_used": used, "memory_own": own}
+        {"uuid": f"GPU-{index}", "index": index, "label": str(index), "memory_total": 140 * GIB, "memory_used": used,
+         "memory_own": own}  # fmt: skip
         for index in range(2)
     ]
 
@@ -99,7 +100,8 @@ def status(texts: Sequence[str] = ()) -> RenderableType:
 def gpus(texts: Sequence[str] = ()) -> RenderableType:
     found = [
         {
-            "uuid": text or f"GPU-{number}", "index": number, "minor": number, "pci": text or "00000000:18:00.0",
+            "uuid": text or f"GPU-{number}", "index": number, "label": str(number),
+            "minor": number, "pci": text or "00000000:18:00.0",
             "name": text or "NVIDIA H200", "instance_of": None, "divided": False, "memory_total": 140 * GIB,
             "memory_used": 3 * GIB, "memory_unexplained": None, "health": {"state": "warn", "reasons": [text or "ECC is off"]},
             "claimed_by": [text or "sglang-kimi.service"],

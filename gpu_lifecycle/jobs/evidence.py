@@ -143,6 +143,7 @@ def _gpus(view: GpuView | None) -> list[dict[str, object]]:
         {
             "uuid": gpu.uuid,
             "index": gpu.index,
+            "label": gpu.label,
             "memory_total": gpu.total,
             "memory_used": gpu.used,
             "processes": [[entry.pid, entry.memory] for entry in gpu.processes or ()],

@@ -283,7 +283,7 @@ def _user_of(service: str) -> str:
 
 
 def _gpu_state(gpu: Gpu) -> dict[str, object]:
-    return {"uuid": gpu.uuid, "index": gpu.index, "memory_total": gpu.total, "memory_used": gpu.used}
+    return {"uuid": gpu.uuid, "index": gpu.index, "label": gpu.label, "memory_total": gpu.total, "memory_used": gpu.used}
 
 
 def post_stop(unit: UnitName, layout: Layout) -> Exit:

@@ -36,7 +36,7 @@ class KernelEar:
         Without ``skip`` it goes on where the program before this one has stopped to read.
         """
         self.gpus = tuple(
-            ClaimedGpu(gpu.uuid, gpu.index, address, gpu.instance) for gpu in gpus if (address := pci_key(gpu.pci))
+            ClaimedGpu(gpu.uuid, gpu.label, address, gpu.instance) for gpu in gpus if (address := pci_key(gpu.pci))
         )
         try:
             self.log = self._open(complaint)

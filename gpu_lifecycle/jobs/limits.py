@@ -62,7 +62,7 @@ def limits_for(config: Config, gpus: tuple[Gpu, ...], watchdog: float | None) ->
     if min_used == "auto":
         min_used = min_used_for(weights, len(gpus))
     return Limits(
-        needs=Needs({gpu.uuid: gpu.index for gpu in gpus}, min_used),
+        needs=Needs({gpu.uuid: gpu.label for gpu in gpus}, min_used),
         stall=config.ready.stall,
         ceiling=config.ready.ceiling,
         interval=interval,

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from gpu_lifecycle.facts import Phase
 from gpu_lifecycle.rules.quantity import show_duration, show_size
+from gpu_lifecycle.rules.report import label_of
 from gpu_lifecycle.rules.text import steady
 
 if TYPE_CHECKING:
@@ -129,8 +130,7 @@ def gpu_rows(gpus: Sequence[Item]) -> Table:
         table.add_column(name, justify=justify, no_wrap=name != "MEMORY")  # type: ignore[arg-type]  # a word that rich takes
     for gpu in gpus:
         used, total, own = (size(gpu.get(key)) for key in ("memory_used", "memory_total", "memory_own"))
-        index = size(gpu.get("index"))
-        table.add_row("?" if index is None else str(index), memory_bar(used, total, own), show_size(used), show_size(total),
+        table.add_row(label_of(gpu), memory_bar(used, total, own), show_size(used), show_size(total),
                       "-" if own is None else show_size(own))  # fmt: skip
     return table
 

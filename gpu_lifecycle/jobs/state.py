@@ -239,6 +239,7 @@ def state_fields(life: Life, look: Look | None, view: GpuView | None, gpus: tupl
         {
             "uuid": gpu.uuid,
             "index": gpu.index,
+            "label": gpu.label,
             "memory_total": gpu.total,
             "memory_used": seen[gpu.uuid].used if gpu.uuid in seen else None,
             "memory_own": life.memory.get(gpu.uuid),

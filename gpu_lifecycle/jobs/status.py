@@ -12,6 +12,7 @@ from gpu_lifecycle.jobs.follow import Show, as_lines, on_terminal, phase_and_tex
 from gpu_lifecycle.jobs.printed import managed_units, print_json
 from gpu_lifecycle.jobs.state import StateFile
 from gpu_lifecycle.rules.quantity import show_duration, show_size
+from gpu_lifecycle.rules.report import label_of
 from gpu_lifecycle.rules.text import printable
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _progress_line(item: dict[str, Any]) -> list[str]:
 def _gpu_line(gpu: dict[str, Any]) -> str:
     used, total, own = (_size(gpu.get(key)) for key in ("memory_used", "memory_total", "memory_own"))
     mine = f", {show_size(own)} of it this unit's" if own is not None else ""
-    return f"  GPU {_size(gpu.get('index'))}: {show_size(used)} of {show_size(total)} used{mine}"
+    return f"  GPU {label_of(gpu)}: {show_size(used)} of {show_size(total)} used{mine}"
 
 
 def _size(value: object) -> int | None:

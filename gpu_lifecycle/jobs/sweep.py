@@ -114,7 +114,7 @@ class Sweep:
         seen = self._look([gpu.uuid for gpu in gpus], view)
         reap = [item for item in seen.judged if item.verdict is Verdict.REAP]
         conflicts = [item for item in seen.judged if item.verdict is Verdict.CONFLICT]
-        held = [gpu.index for gpu in gpus if self._unexplained(gpu, reap)]
+        held = [gpu.label for gpu in gpus if self._unexplained(gpu, reap)]
         outcome = Outcome.CONFLICT if conflicts else Outcome.FREE if seen.sight.full and not held else Outcome.UNKNOWN
         text = f"{show_count(len(reap), 'process')} would be reaped, {len(conflicts)} in the way"
         if held:

@@ -73,7 +73,7 @@ def memory_held(item: Judged) -> str:
 
 
 def gpus_held(item: Judged, view: GpuView | None) -> str:
-    indices = {gpu.uuid: str(gpu.index) for gpu in view.gpus} if view else {}
+    indices = {gpu.uuid: gpu.label for gpu in view.gpus} if view else {}
     return ",".join(indices.get(uuid, uuid) for uuid in item.gpus) or "-"
 
 
@@ -97,8 +97,8 @@ def gpus_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     for row in rows:
         health = row["health"]
         reasons = f" {'; '.join(health['reasons'])}" if health["reasons"] else ""
-        index = f"{row['index']}, MIG" if row["instance_of"] or row["divided"] else str(row["index"])
-        table.add_row(index, _or_dash(row["minor"]), cell(row["pci"]), cell(row["name"]), show_size(row["memory_used"]),
+        label = f"{row['label']}, MIG" if row["divided"] else row["label"]
+        table.add_row(label, _or_dash(row["minor"]), cell(row["pci"]), cell(row["name"]), show_size(row["memory_used"]),
                       show_size(row["memory_total"]), show_size(row["memory_unexplained"]),
                       word(health["state"]).append_text(cell(reasons)), cell(", ".join(row["claimed_by"]) or "-"),
                       cell(row["uuid"]))  # fmt: skip

@@ -136,7 +136,7 @@ def _json(shown: Picture, began: float | None) -> Row:
         "seconds": _rounded(shown.seconds),
         "phases": [_span(band) for band in shown.phases],
         "steps": [_span(band) for band in shown.steps],
-        "gpus": [{"uuid": line.uuid, "index": line.index} for line in shown.lines],
+        "gpus": [{"uuid": line.uuid, "index": int(line.label.partition(":")[0]), "label": line.label} for line in shown.lines],
         "needed": shown.needs or None,
         "samples": _samples(shown),
         "events": [{"at": _rounded(mark.at), "event": mark.word, "text": mark.text} for mark in shown.marks],

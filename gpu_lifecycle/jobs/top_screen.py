@@ -133,7 +133,7 @@ def _gpu(gpu: Gpu, seen: Glance) -> tuple[RenderableType, ...]:
     mine = [item for item in seen.holders if item.owner.kind is OwnerKind.UNIT and item.owner.name in services]
     own = sum(item.memory.get(gpu.uuid) or 0 for item in mine)
     used, total = ("?" if size is None else f"{size / GIB:.0f}" for size in (gpu.used, gpu.total))
-    return str(gpu.index), memory_bar(gpu.used, gpu.total, own), f"{used}/{total} GiB"
+    return gpu.label, memory_bar(gpu.used, gpu.total, own), f"{used}/{total} GiB"
 
 
 def _units(items: Sequence[Item], now: float) -> Table:

@@ -37,7 +37,7 @@ def claimed(view: GpuView, claim: str | Sequence[str | int], count: int | None) 
         if gpu.divided:
             raise _divided(gpu, view)
         if gpu.error:
-            raise trouble(f"cannot use GPU {gpu.index} ({gpu.uuid})", gpu.error)
+            raise trouble(f"cannot use GPU {gpu.label} ({gpu.uuid})", gpu.error)
     if count is not None and len(found) != count:
         raise UnavailableError(
             f"{show_count(len(found), 'GPU')} found, and the config asks for exactly {count}",
@@ -66,7 +66,7 @@ def _divided(gpu: Gpu, view: GpuView) -> ConfigError:
     """CUDA cannot use a GPU in MIG mode as a whole, and which of its instances is meant is not ours to guess."""
     mine = [item.uuid for item in view.gpus if item.parent == gpu.uuid]
     return ConfigError(
-        f"GPU {gpu.index} ({gpu.uuid}) is divided into {show_count(len(mine), 'instance')} (MIG), and cannot be claimed whole",
+        f"GPU {gpu.label} ({gpu.uuid}) is divided into {show_count(len(mine), 'instance')} (MIG), and cannot be claimed whole",
         hint=f"claim them by their UUIDs: {', '.join(mine[:8])}" if mine else "make instances: nvidia-smi mig -cgi ... -C",
         key="gpus.claim",
     )
@@ -124,8 +124,8 @@ def _used(view: GpuView, uuid: str) -> int | None:
 
 
 def _say(view: GpuView, uuid: str, used: int | None) -> str:
-    index = next((gpu.index for gpu in view.gpus if gpu.uuid == uuid), None)
-    return f"GPU {'?' if index is None else index}: {'unknown' if used is None else show_size(used)}"
+    label = next((gpu.label for gpu in view.gpus if gpu.uuid == uuid), None)
+    return f"GPU {'?' if label is None else label}: {'unknown' if used is None else show_size(used)}"
 
 
 def full_gpus(view: GpuView, uuids: Sequence[str], free_below: int) -> frozenset[str]:

@@ -30,9 +30,9 @@ def notice(life: Life, look: Look) -> tuple[Life, tuple[Tell, ...]]:
     resident = {uuid: max(amount or 0, life.resident.get(uuid, 0)) for uuid, amount in look.memory.items()}
     gone = frozenset(uuid for uuid, most in resident.items() if _vanished(look.memory[uuid], most, uuid in life.shrunk))
     tight = frozenset(uuid for uuid, room in look.room.items() if room < (ROOM_AGAIN if uuid in life.tight else TIGHT))
-    index = life.limits.needs.gpus
+    labels = life.limits.needs.gpus
     short = frozenset(uuid for uuid, amount in look.memory.items() if (amount or 0) < life.limits.needs.min_used)
-    told = [*_gone(gone - life.shrunk - short, look.memory, resident, index), *_tight(tight - life.tight, look.room, index)]
+    told = [*_gone(gone - life.shrunk - short, look.memory, resident, labels), *_tight(tight - life.tight, look.room, labels)]
     return replace(life, resident=resident, shrunk=gone, tight=tight), tuple(told)
 
 
@@ -43,15 +43,15 @@ def _vanished(amount: int | None, most: int, before: bool) -> bool:
 
 
 def _gone(
-    uuids: frozenset[str], memory: Mapping[str, int | None], most: Mapping[str, int], index: Mapping[str, int]
+    uuids: frozenset[str], memory: Mapping[str, int | None], most: Mapping[str, int], labels: Mapping[str, str]
 ) -> Iterator[Tell]:
-    for uuid in sorted(uuids, key=lambda uuid: index.get(uuid, -1)):
+    for uuid in (uuid for uuid in labels if uuid in uuids):
         had, has = show_size(most[uuid]), show_size(memory[uuid])
-        text = f"GPU {index.get(uuid, '?')}: this unit held {had} and holds {has} now, and all its workers live"
+        text = f"GPU {labels[uuid]}: this unit held {had} and holds {has} now, and all its workers live"
         yield Tell(Event("memory-vanished", text, {"GPU_LIFECYCLE_GPU": uuid}))
 
 
-def _tight(uuids: frozenset[str], room: Mapping[str, int], index: Mapping[str, int]) -> Iterator[Tell]:
-    for uuid in sorted(uuids, key=lambda uuid: index.get(uuid, -1)):
-        text = f"GPU {index.get(uuid, '?')}: {show_size(room[uuid])} of its memory are left"
+def _tight(uuids: frozenset[str], room: Mapping[str, int], labels: Mapping[str, str]) -> Iterator[Tell]:
+    for uuid in (uuid for uuid in labels if uuid in uuids):
+        text = f"GPU {labels[uuid]}: {show_size(room[uuid])} of its memory are left"
         yield Tell(Event("memory-tight", text, {"GPU_LIFECYCLE_GPU": uuid}))

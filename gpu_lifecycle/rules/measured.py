@@ -102,7 +102,7 @@ def _whole(row: Mapping[str, Any], key: str) -> dict[str, int]:
 def _memory(seen: Seen) -> Samples:
     current = {gpu.uuid: gpu for gpu in seen.view.gpus} if seen.view and not seen.view.error else {}
     for claimed in seen.gpus:
-        place = (claimed.uuid, str(claimed.index))
+        place = (claimed.uuid, claimed.label)
         gpu = current.get(claimed.uuid)
         if claimed.total is not None:
             yield Sample("gpu_memory_size_bytes", claimed.total, place)

@@ -23,9 +23,9 @@ def min_used_for(weights: int | None, gpus: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What READY=1 asks for: so much memory of the unit's own processes on each of these GPUs (UUID: index)."""
+    """What READY=1 asks for: so much memory of the unit's own processes on each of these GPUs (UUID: label)."""
 
-    gpus: Mapping[str, int]
+    gpus: Mapping[str, str]
     min_used: int = DEFAULT_MIN_USED
 
 
@@ -136,8 +136,8 @@ def out_of_place(look: Look, needs: Needs, *, blind_is_fine: bool = False) -> tu
 
 def _memory(look: Look, needs: Needs) -> list[str]:
     short = [
-        f"GPU {index} has {'unknown' if amount is None else show_size(amount)}"
-        for uuid, index in needs.gpus.items()
+        f"GPU {label} has {'unknown' if amount is None else show_size(amount)}"
+        for uuid, label in needs.gpus.items()
         if (amount := look.memory.get(uuid)) is None or amount < needs.min_used
     ]
     if not short:

@@ -16,6 +16,7 @@ from gpu_lifecycle.facts import Phase
 from gpu_lifecycle.rules.life import EngineExited, Life, LifeEvent, Looked, Started, StopRequested
 from gpu_lifecycle.rules.phases import Step
 from gpu_lifecycle.rules.readiness import Look
+from gpu_lifecycle.rules.report import LABEL
 from gpu_lifecycle.rules.samples import STEP, Sample, Samples, add, thinned
 from gpu_lifecycle.rules.text import printable
 from gpu_lifecycle.rules.xid import KernelSays
@@ -43,9 +44,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """``gpus``: UUID and index of each, in the order of the samples. ``needs``: bytes on each that READY=1 asks for."""
+    """``gpus``: UUID and label of each, in the order of the samples. ``needs``: bytes on each that READY=1 asks for."""
 
-    gpus: tuple[tuple[str, int], ...] = ()
+    gpus: tuple[tuple[str, str], ...] = ()
     needs: int = 0
     samples: Samples = field(default_factory=Samples)
     phases: tuple[tuple[float, str], ...] = ()
@@ -153,7 +154,7 @@ def recording_of(found: object) -> Recording | None:
     """The recording in a document; None where it holds none of a version that is known here. Never raises."""
     if not isinstance(found, Mapping) or found.get("schema") != SCHEMA:
         return None
-    gpus = _rows(found, "gpus", GPUS, lambda row: (_text(row[0]), int(_time(row[1]))))
+    gpus = _rows(found, "gpus", GPUS, lambda row: (_text(row[0]), _label(row[1])))
     needs, step = found.get("needs"), found.get("step")
     points = _rows(found, "samples", POINTS, lambda row: _sample(row, len(gpus)))
     points = tuple(point for number, point in enumerate(points) if not number or point.at >= points[number - 1].at)
@@ -190,6 +191,14 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError("no text")
     return printable(value, TEXT)
+
+
+def _label(value: object) -> str:
+    """As facts.Gpu has one; earlier versions wrote the index of a GPU alone."""
+    text = str(value) if type(value) is int else value
+    if not isinstance(text, str) or not LABEL.fullmatch(text):
+        raise ValueError("no label of a GPU")
+    return text
 
 
 def _sample(row: Any, gpus: int) -> Sample:

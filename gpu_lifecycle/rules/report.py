@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_lifecycle.facts import Gpu, Judged, Owner, OwnerKind, Process, Sight, Verdict
 from gpu_lifecycle.rules.quantity import show_count, show_size
+
+LABEL = re.compile(r"[0-9]{1,6}(:[0-9]{1,6}){0,2}")  # facts.Gpu.label
 
 
 def describe(item: Judged) -> str:
@@ -95,6 +98,15 @@ def sight_json(sight: Sight) -> dict[str, Any]:
     return {"full": sight.full, "limits": list(sight.limits)}
 
 
+def label_of(item: Mapping[str, Any]) -> str:
+    """Of a GPU in a document that may hold anything; earlier versions wrote its index alone. "?" where there is none."""
+    for value in (item.get("label"), item.get("index")):
+        text = str(value) if type(value) is int else value
+        if isinstance(text, str) and LABEL.fullmatch(text):
+            return text
+    return "?"
+
+
 def gpu_json(
     gpu: Gpu,
     claimed_by: Sequence[str] = (),
@@ -107,6 +119,7 @@ def gpu_json(
     return {
         "uuid": gpu.uuid,
         "index": gpu.index,
+        "label": gpu.label,
         "minor": gpu.minor,
         "pci": gpu.pci,
         "name": gpu.name,

@@ -38,7 +38,7 @@ class Band:
 class Line:
     """The memory of the unit's own on one GPU over time; None: not known then."""
 
-    index: int
+    label: str
     uuid: str
     points: tuple[tuple[float, int | None], ...]
 
@@ -114,8 +114,8 @@ def _lines(recording: Recording) -> tuple[Line, ...]:
     late = any(mark.word == "reload" for mark in recording.marks)  # what it held before, nobody has seen
     series = recording.samples.series
     return tuple(
-        Line(index, uuid, (*([(0.0, None)] if late else []), *((item.at, item.memory[at]) for item in series)))
-        for at, (uuid, index) in enumerate(recording.gpus)
+        Line(label, uuid, (*([(0.0, None)] if late else []), *((item.at, item.memory[at]) for item in series)))
+        for at, (uuid, label) in enumerate(recording.gpus)
     )
 
 
@@ -255,15 +255,16 @@ def size_ticks(size: float, most: int) -> list[int]:
     return [unit * step * number for number in range(int(-(-size // (unit * step))) + 1)]
 
 
-def numbers(values: Sequence[int]) -> str:
-    """``0-3, 5`` for 0, 1, 2, 3, 5."""
+def numbers(labels: Sequence[str]) -> str:
+    """``0-3, 5, 6:1`` for 0, 1, 2, 3, 5 and an instance of 6."""
     groups: list[list[int]] = []
-    for value in sorted(set(values)):  # instances of one GPU (MIG) bear its index
+    for value in sorted({int(label) for label in labels if label.isdecimal()}):
         if groups and value == groups[-1][-1] + 1:
             groups[-1].append(value)
         else:
             groups.append([value])
-    return ", ".join(f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0]) for group in groups)
+    ranges = (f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0]) for group in groups)
+    return ", ".join((*ranges, *(label for label in labels if not label.isdecimal())))
 
 
 def most_words(values: Sequence[int | None]) -> str:
@@ -272,8 +273,8 @@ def most_words(values: Sequence[int | None]) -> str:
     return most if len(set(values)) < 2 else f"≤ {most}"
 
 
-def gpus_words(indices: Sequence[int]) -> str:
-    return f"GPU {numbers(indices)}"
+def gpus_words(labels: Sequence[str]) -> str:
+    return f"GPU {numbers(labels)}"
 
 
 def earlier_words(picture: Picture) -> str:

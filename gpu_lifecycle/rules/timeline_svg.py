@@ -224,7 +224,7 @@ def _labels(lines: Sequence[Line], frame: Frame) -> Iterable[str]:
         y = max(sum(item[0] for item in group) / len(group) + 4, floor)
         floor = y + 13
         stroke = STROKES[group[0][1] % len(STROKES)] if len(group) == 1 else INK
-        words = gpus_words([item[2].index for item in group])
+        words = gpus_words([item[2].label for item in group])
         yield _text(RIGHT + 8, y, f"{printable(words, 14)} {most_words([item[2].last for item in group])}", fill=stroke)
 
 
@@ -240,7 +240,7 @@ def _apart(picture: Picture, frame: Frame) -> Iterable[str]:
             found.append((number, line, far))
     for number, line, (_, at, size) in found if len(found) <= 3 else ():
         stroke = STROKES[number % len(STROKES)]
-        yield _text(frame.x(at) + 6, frame.y(size) + 14, gpus_words([line.index]), fill=stroke, more=HALO)
+        yield _text(frame.x(at) + 6, frame.y(size) + 14, gpus_words([line.label]), fill=stroke, more=HALO)
 
 
 def _columns(picture: Picture) -> list[list[int]]:

@@ -101,7 +101,7 @@ def _memory(picture: Picture, columns: int, signs: Signs) -> Iterable[str]:
         groups.setdefault(next((other for other in groups if _alike(cells, other, signs.levels)), cells), []).append(number)
     for cells, found in groups.items():
         mine = [picture.lines[number] for number in found]
-        yield from _row(gpus_words([line.index for line in mine]), cells, most_words([line.last for line in mine]), signs)
+        yield from _row(gpus_words([line.label for line in mine]), cells, most_words([line.last for line in mine]), signs)
     if picture.spread:
         middle = [(at, None if low is None or high is None else (low + high) / 2) for at, low, high in picture.spread]
         last = next((round(value) for _, value in reversed(middle) if value is not None), None)

@@ -38,7 +38,7 @@ def strangers(gpu: Gpu, seen: Collection[int]) -> list[GpuProcess]:
 
 def explain(gpus: Sequence[tuple[Gpu, int]], seen: Collection[int], place: Place) -> tuple[str, str]:
     """What is known of all GPUs that hold such memory (``gpus`` with the bytes of each), and what to do."""
-    held = ", ".join(f"{show_size(size)} on GPU {gpu.index}" for gpu, size in gpus)
+    held = ", ".join(f"{show_size(size)} on GPU {gpu.label}" for gpu, size in gpus)
     named = {entry.pid for gpu, _ in gpus for entry in strangers(gpu, seen)}
     known = [f"NVML names process {', '.join(map(str, sorted(named)[:SHOWN]))}, which holds no device here"] if named else []
     if place.handles is not None:

@@ -82,7 +82,7 @@ class ClaimedGpu:
     """A GPU of the run. ``instance``: only this GPU instance of it is claimed (MIG)."""
 
     uuid: str
-    index: int
+    label: str
     pci: PciAddress
     instance: int | None = None
 
@@ -194,7 +194,7 @@ def _say(line: XidLine, gpu: ClaimedGpu, code: Code, act: Act, action: int | Non
     fields = {"GPU_LIFECYCLE_GPU": gpu.uuid} | ({} if line.code is None else {"GPU_LIFECYCLE_XID": str(line.code)})
     what = code.words if line.code is None else f"Xid {line.code}, {code.words}"
     cause = f", caused by Xid {line.cause}" if line.cause is not None else ""
-    text = f"GPU {gpu.index} ({gpu.uuid}): {what}{cause}{_asked(action)}"
+    text = f"GPU {gpu.label} ({gpu.uuid}): {what}{cause}{_asked(action)}"
     seen = f"{text} [{act}]; the kernel's line: {line.text}"
     cure = _cure(gpu, code, act, action)
     if act is not Act.REFUSE:

@@ -28,7 +28,7 @@ from gpu_lifecycle.system.procfs import Proc
 
 UNIT = UnitName("sglang-kimi")
 GPUS = (Gpu("GPU-a", 0, 0, "0000:01:00.0", "H200", 80 << 30, 0, None),)
-LIMITS = Limits(Needs({"GPU-a": 0}), 600, 3600, 5, 5, 3, 120, 10, 30)
+LIMITS = Limits(Needs({"GPU-a": "0"}), 600, 3600, 5, 5, 3, 120, 10, 30)
 LOADED = Loaded({Step.WEIGHTS: 90.0}, {"GPU-a": 72 << 30}, 5)
 
 

@@ -190,7 +190,7 @@ def test_as_wide_as_the_terminal_and_ascii_where_it_knows_no_more(layout: Layout
 # The recorder
 
 
-LIMITS = Limits(Needs({"GPU-a": 0}), 600, 3600, 5, 5, 3, 120, 10, 30)
+LIMITS = Limits(Needs({"GPU-a": "0"}), 600, 3600, 5, 5, 3, 120, 10, 30)
 
 
 def test_a_reload_goes_on_where_it_was_and_one_without_begins_anew() -> None:

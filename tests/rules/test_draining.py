@@ -13,7 +13,7 @@ from gpu_lifecycle.rules.life import Effect, EngineExited, InFlight, Life, LifeE
 from gpu_lifecycle.rules.lifecycle import StopRequested, step
 from gpu_lifecycle.rules.readiness import Needs
 
-LIMITS = Limits(Needs({"GPU-a": 0}), 600, 3600, 5, 5, 3, 120, 10, 30)
+LIMITS = Limits(Needs({"GPU-a": "0"}), 600, 3600, 5, 5, 3, 120, 10, 30)
 READY = Life(LIMITS, phase=Phase.READY, engine=10, was_ready=True, text="ready")
 DRAINING, _ = step(READY, StopRequested(), 1000.0)
 REFUSED = InFlight(None, "connection refused")

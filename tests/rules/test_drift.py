@@ -16,7 +16,7 @@ from gpu_lifecycle.rules.readiness import Health, Look, Needs, Socket
 
 GIB = 2**30
 OK = Health(200, "status 200")
-LIMITS = Limits(Needs({"GPU-a": 0, "GPU-b": 1}, GIB), 600, 3600, 5, 25, 3, 10, 10, 10)
+LIMITS = Limits(Needs({"GPU-a": "0", "GPU-b": "1"}, GIB), 600, 3600, 5, 25, 3, 10, 10, 10)
 READY = Life(LIMITS, phase=Phase.READY, engine=1, was_ready=True)
 
 

@@ -17,7 +17,7 @@ from gpu_lifecycle.rules.life import Life, Limits
 from gpu_lifecycle.rules.lifecycle import EngineExited, StopRequested, Tick, step
 from gpu_lifecycle.rules.readiness import Needs
 
-LIMITS = Limits(Needs({"GPU-a": 0}), 600, 3600, 5, 5, 3, 120, 10, 30)
+LIMITS = Limits(Needs({"GPU-a": "0"}), 600, 3600, 5, 5, 3, 120, 10, 30)
 WORKERS = frozenset({Identity("boot", 11, 1), Identity("boot", 12, 2)})
 READY = Life(
     LIMITS, phase=Phase.SUSPECT, began=10.5, since=20.0, text="suspect", engine=10, was_ready=True, ready_at=15.0,

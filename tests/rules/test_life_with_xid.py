@@ -27,7 +27,7 @@ from gpu_lifecycle.rules.xid import KernelSays
 from gpu_lifecycle.rules.xid_codes import Act
 
 LIMITS = Limits(
-    Needs({"GPU-a": 0}, min_used=1), stall=600, ceiling=3600, interval=5, probe_timeout=5, failures=3, drain=120,
+    Needs({"GPU-a": "0"}, min_used=1), stall=600, ceiling=3600, interval=5, probe_timeout=5, failures=3, drain=120,
     term_grace=10, exit_deadline=30,
 )  # fmt: skip
 WORKER = frozenset((Identity("boot", 11, 1),))

@@ -37,8 +37,8 @@ from gpu_lifecycle.rules.readiness import Health, Look, Needs, Signs, Socket, un
 
 GIB = 2**30
 LIMITS = Limits(
-    Needs({"GPU-a": 0, "GPU-b": 1}, min_used=GIB), stall=600, ceiling=3600, interval=5, probe_timeout=5, failures=3, drain=120,
-    term_grace=10, exit_deadline=30,
+    Needs({"GPU-a": "0", "GPU-b": "1"}, min_used=GIB), stall=600, ceiling=3600, interval=5, probe_timeout=5, failures=3,
+    drain=120, term_grace=10, exit_deadline=30,
 )  # fmt: skip
 WORKERS = frozenset(Identity("boot", pid, 1) for pid in (11, 12))
 HEALTHY = Health(200, "status 200")

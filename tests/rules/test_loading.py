@@ -11,7 +11,7 @@ from gpu_lifecycle.rules.phases import Load, Step
 from gpu_lifecycle.rules.readiness import Health, Look, Needs, Socket
 
 GIB = 1 << 30
-LIMITS = Limits(Needs({"GPU-a": 0, "GPU-b": 1}), 60, 3600, 5, 5, 3, 120, 10, 30, weights=80 * GIB)
+LIMITS = Limits(Needs({"GPU-a": "0", "GPU-b": "1"}), 60, 3600, 5, 5, 3, 120, 10, 30, weights=80 * GIB)
 
 
 def look(gib: int) -> Look:

@@ -21,7 +21,7 @@ from gpu_lifecycle.rules.readiness import NOT_ASKED, Health, Look, Needs, Signs,
 
 GIB = 1 << 30
 LIMITS = Limits(
-    Needs({"GPU-a": 0}), stall=600, ceiling=3600, interval=5, probe_timeout=5, failures=3, drain=120, term_grace=10,
+    Needs({"GPU-a": "0"}), stall=600, ceiling=3600, interval=5, probe_timeout=5, failures=3, drain=120, term_grace=10,
     exit_deadline=30,
 )  # fmt: skip
 LOADING = Life(LIMITS, began=100.0, progress=0.25, eta=60.0)

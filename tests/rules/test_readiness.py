@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpu_lifecycle.rules.readiness import Health, Look, Needs, Socket, blind, progress_of, unmet
 
 MIB = 2**20
-NEEDS = Needs({"GPU-a": 0, "GPU-b": 3}, min_used=512 * MIB)
+NEEDS = Needs({"GPU-a": "0", "GPU-b": "3"}, min_used=512 * MIB)
 OURS = Socket(listening=True, ours=True)
 OK = Health(200, "status 200")
 FULL: dict[str, int | None] = {"GPU-a": 600 * MIB, "GPU-b": 512 * MIB}
@@ -50,7 +50,7 @@ def test_unmet(seen: Look, reasons: list[str]) -> None:
 
 
 def test_a_long_list_is_cut() -> None:
-    needs = Needs({f"GPU-{at}": at for at in range(8)})
+    needs = Needs({f"GPU-{at}": str(at) for at in range(8)})
     assert unmet(look({}), needs)[0].endswith("GPU 0 has unknown, GPU 1 has unknown, GPU 2 has unknown and 5 more")
 
 

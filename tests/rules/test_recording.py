@@ -21,7 +21,7 @@ from gpu_lifecycle.rules.samples import Sample, Samples
 from gpu_lifecycle.system.history import START as ROOM
 
 GIB = 1 << 30
-GPUS = {"GPU-a": 0, "GPU-b": 3}
+GPUS = {"GPU-a": "0", "GPU-b": "3:1"}
 LIMITS = Limits(Needs(GPUS, 10 * GIB), stall=600, ceiling=3600, interval=5, probe_timeout=2, failures=3, drain=60,
                 term_grace=2, exit_deadline=5)  # fmt: skip
 UP = Socket(listening=True, ours=True)
@@ -56,7 +56,7 @@ START = (
 def test_a_start_as_it_goes() -> None:
     recording, life = lived(*START)
     assert life.phase is Phase.READY
-    assert recording.gpus == (("GPU-a", 0), ("GPU-b", 3))
+    assert recording.gpus == (("GPU-a", "0"), ("GPU-b", "3:1"))
     assert recording.needs == 10 * GIB
     assert recording.phases == ((2.0, "loading"), (70.0, "warming"), (76.0, "ready"))
     assert [(at, name) for at, name in recording.steps] == [
@@ -127,7 +127,7 @@ def test_it_is_handed_over_and_goes_on() -> None:
 
 def test_many_gpus_have_fewer_points_rather_than_no_picture() -> None:
     points = tuple(Sample(at * 7.0, tuple((at << 28) + gpu for gpu in range(GPUS_KEPT))) for at in range(300))
-    gpus = tuple((f"MIG-{gpu:08x}-0000-0000-0000-000000000000", gpu // 8) for gpu in range(GPUS_KEPT))
+    gpus = tuple((f"MIG-{gpu:08x}-0000-0000-0000-000000000000", f"{gpu // 8}:{gpu % 8}") for gpu in range(GPUS_KEPT))
     recording = Recording(gpus, samples=Samples(points, points[-1]))
     assert len(json.dumps(document(recording))) > ROOM
     found = recording_of(json.loads(written(recording, ROOM)))
@@ -156,14 +156,14 @@ def test_none_of_ours_is_none(found: object) -> None:
 
 def test_values_of_another_kind_are_left_out_one_by_one() -> None:
     hostile = {
-        "schema": 1, "gpus": [["GPU-\x1b[31m", 0], ["b"], "x", [5, 5]], "needs": -4, "step": float("nan"),
+        "schema": 1, "gpus": [["GPU-\x1b[31m", 0], ["b", "0:x"], ["c", True], "x", [5, 5]], "needs": -4, "step": float("nan"),
         "samples": [[1.0, 5], [0.5, 6], [2.0, None], [3.0], [float("nan"), 1], [4.0, "x"], [5.0, True], 7, [1e300, 1]],
         "phases": [[0, "loading"], [1, "<script>"], ["x", "ready"]], "steps": [[1, "a\nb"], [2]],
         "marks": [[1, "w", "\u202egnp"], [1, 2, 3], [-1, "w", "t"]], "closed": "yes",
     }  # fmt: skip
     found = recording_of(hostile)
     assert found is not None
-    assert found.gpus == (("GPU-\\x1b[31m", 0),)
+    assert found.gpus == (("GPU-\\x1b[31m", "0"),)
     assert found.samples.series == (Sample(1.0, (5 << 20,)), Sample(2.0, (None,)))
     assert (found.needs, found.phases, found.closed) == (0, ((0.0, "loading"),), False)
     assert found.steps == ((1.0, "a\\x0ab"),)

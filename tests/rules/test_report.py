@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gpu_lifecycle.facts import ErrorClass, Gpu, GpuError, Identity, Judged, Owner, OwnerKind, Process, Sight, Verdict
-from gpu_lifecycle.rules.report import advice, describe, gpu_json, holder_json, judged_fields, memory_text, sight_json
+from gpu_lifecycle.rules.report import advice, describe, gpu_json, holder_json, judged_fields, label_of, memory_text, sight_json
 
 PROCESS = Process(
     identity=Identity("boot", 4711, 100), ppid=1, state="S", command="python3", executable="/x", uid=1, user="alice",
@@ -95,7 +96,7 @@ def gpu(used: int | None, error: GpuError | None = None) -> Gpu:
 def test_gpu_json() -> None:
     shown = gpu_json(gpu(None), ["a.service"], fitness=("warn", ["hot"]))
     assert shown == {
-        "uuid": "GPU-a", "index": 0, "minor": 3, "pci": "0000:01:00.0", "name": "H200", "memory_total": 80 * GIB,
+        "uuid": "GPU-a", "index": 0, "label": "0", "minor": 3, "pci": "0000:01:00.0", "name": "H200", "memory_total": 80 * GIB,
         "memory_used": None, "memory_unexplained": None, "health": {"state": "warn", "reasons": ["hot"]},
         "claimed_by": ["a.service"], "instance_of": None, "divided": False,
     }  # fmt: skip
@@ -120,3 +121,23 @@ def test_memory_text(used: list[int | None], text: str) -> None:
 def test_sight_json() -> None:
     assert sight_json(Sight()) == {"full": True, "limits": []}
     assert sight_json(Sight(("x",)).plus("x", "y")) == {"full": False, "limits": ["x", "y"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({}, "3"),
+        ({"parent": "GPU-b", "instance": 2}, "3:2"),
+        ({"parent": "GPU-b", "instance": 2, "compute_instance": 0}, "3:2"),
+        ({"parent": "GPU-b", "instance": 2, "compute_instance": 1}, "3:2:1"),
+    ],
+)
+def test_instances_of_one_gpu_are_told_apart(changes: dict[str, Any], label: str) -> None:
+    gpu = Gpu("GPU-a", 3, 0, "", "H200", 1, 0, (), **changes)
+    assert gpu.label == label
+    assert label_of(gpu_json(gpu)) == label
+
+
+@pytest.mark.parametrize(("item", "label"), [({"index": 4}, "4"), ({"label": "\x1b[31m", "index": True}, "?"), ({}, "?")])
+def test_a_label_in_a_document_that_may_hold_anything(item: dict[str, Any], label: str) -> None:
+    assert label_of(item) == label

@@ -180,7 +180,8 @@ def test_sizes_of_an_axis(size: int) -> None:
 
 
 def test_words() -> None:
-    assert numbers([5, 0, 1, 2, 7, 8, 1]) == "0-2, 5, 7-8"
+    assert numbers(["5", "0", "1", "2", "7", "8", "1"]) == "0-2, 5, 7-8"
+    assert numbers(["0:3", "0:5", "4"]) == "4, 0:3, 0:5"
     assert value_at([(1.0, 10.0), (3.0, None), (4.0, 20.0)], 2.0) is None
     assert [value_at([(1.0, 10.0), (3.0, 20.0)], at) for at in (0.5, 1.0, 2.0, 9.0)] == [0.0, 10.0, 15.0, 20.0]
 

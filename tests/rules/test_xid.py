@@ -13,7 +13,7 @@ from gpu_lifecycle.rules.xid import ClaimedGpu, KernelSays, Listener, few_of_eac
 from gpu_lifecycle.rules.xid_codes import CODES, RECOVERY, Act
 
 OURS, OTHER = (0, 0x18, 0), (0, 0x2A, 0)
-GPU = ClaimedGpu("GPU-a", 3, OURS)
+GPU = ClaimedGpu("GPU-a", "3", OURS)
 AT = "NVRM: Xid (PCI:0000:18:00)"
 LISTENER = Listener((GPU,), frozenset((4242,)))
 IN_CONTAINER = Listener((GPU,), None)
@@ -194,7 +194,7 @@ def test_old_lines_never_count_and_a_repeated_code_is_a_new_event() -> None:
 
 
 def test_mig() -> None:
-    divided = Listener((ClaimedGpu("MIG-a", 0, OURS, instance=2),), None)
+    divided = Listener((ClaimedGpu("MIG-a", "0", OURS, instance=2),), None)
     assert act(xid(31, at="PCI:0000:18:00 GPU-I:02 GPU-CI:00"), divided) is Act.RESTART
     assert act(xid(31, at="PCI:0000:18:00 GPU-I:03"), divided) is Act.LOG, "another instance of the same GPU"
     assert act(xid(95, at="PCI:0000:18:00 GPU-I:03"), divided) is Act.REFUSE, "that takes the whole GPU"
@@ -273,7 +273,7 @@ def test_malformed_lines_neither_crash_nor_count_for_another_gpu(parts: list[str
     if found is None:
         return
     assert text.lstrip().lower().startswith(("nvrm: ", "nvidia-nvswitch"))
-    for listener in (LISTENER, Listener((ClaimedGpu("GPU-b", 0, (0, 0x99, 0)),), None)):
+    for listener in (LISTENER, Listener((ClaimedGpu("GPU-b", "0", (0, 0x99, 0)),), None)):
         says = judge(found, listener)
         if says is None or says.act is Act.LOG:
             continue
@@ -294,5 +294,5 @@ def test_a_damaged_line_is_at_worst_a_line_of_the_gpu_that_it_names(text: str, p
     found = said(damaged)
     if found is None:
         return
-    says: KernelSays | None = judge(found, Listener((ClaimedGpu("GPU-b", 0, OTHER),), None))
+    says: KernelSays | None = judge(found, Listener((ClaimedGpu("GPU-b", "0", OTHER),), None))
     assert says is None or found.pci == OTHER

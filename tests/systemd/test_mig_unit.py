@@ -40,7 +40,9 @@ def test_a_unit_on_one_instance(divided: Site) -> None:
     assert (amounts[OURS] or 0) > GIB
     assert (amounts[THEIRS], amounts[uuid(0)]) == (0, None)
     (gpu,) = divided.cli("status", "sglang-kimi")["gpus"]
-    assert gpu["uuid"] == OURS
+    assert (gpu["uuid"], gpu["label"]) == (OURS, "0:3")
+    assert "GPU 0:3: " in divided.ask("gpu-lifecycle", "status", "sglang-kimi")
+    assert [item["label"] for item in divided.cli("timeline", "sglang-kimi")["gpus"]] == ["0:3"]
     divided.stop()
     assert used(divided)[OURS] == 0
 

@@ -59,6 +59,7 @@ class Health(TypedDict):
 class Gpu(TypedDict):
     uuid: str
     index: int
+    label: str
     minor: int | None
     pci: str
     name: str
@@ -113,6 +114,7 @@ class Sweep(TypedDict):
 class UnitGpu(TypedDict):
     uuid: str
     index: int
+    label: str
     memory_total: int | None
     """Bytes."""
     memory_used: int | None
@@ -281,6 +283,7 @@ class StartEvent(TypedDict):
 class StartGpu(TypedDict):
     uuid: str
     index: int
+    label: str
 
 
 class EarlierStart(TypedDict):

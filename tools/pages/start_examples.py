@@ -34,7 +34,7 @@ def start(load: float = 222.0, gpus: int = 8, *, slow: int = -1, most: float = 6
     """A start that is ready after ``load`` seconds."""
     at = [load * part for part in (0.08, 0.12, 0.7, 0.88, 0.95)]
     return Recording(
-        gpus=tuple((f"GPU-{gpu:08x}", gpu) for gpu in range(gpus)),
+        gpus=tuple((f"GPU-{gpu:08x}", str(gpu)) for gpu in range(gpus)),
         needs=34 * GIB,
         samples=rising(load, gpus, slow=slow, most=most),
         phases=((12.0, "loading"), (at[4], "warming"), (load, "ready")),
