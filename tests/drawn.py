@@ -64,7 +64,7 @@ def unit(phase: str, text: str, **more: Any) -> dict[str, Any]:
 def rows(own: int | None, used: int | None) -> list[dict[str, Any]]:
     return [
         {"uuid": f"GPU-{index}", "index": index, "label": str(index), "memory_total": 140 * GIB, "memory_used": used,
-         "memory_own": own}  # fmt: skip
+         "memory_own": own}
         for index in range(2)
     ]
 
