@@ -26,6 +26,8 @@ from gpu_lifecycle.system.procfs import Proc
 
 PROBES = 5  # the last answers of the health endpoint
 XIDS = 5
+SAVE_START = 5.0  # seconds between two pictures of a start in the state file: a daemon that is killed loses so many at most
+SAVED = 1 << 14  # characters of one of them
 
 
 class Account:
@@ -51,6 +53,7 @@ class Account:
         else:
             spend(self.row, Phase.PRE_START, lasted)
         self.start = Recorder(time.monotonic() - lasted, recorded, over="ready_at" in self.row)
+        self.drawn = 0.0  # when the picture of the start was last put into the row
         self.probes: deque[str] = deque(maxlen=PROBES)
         self.nvml = ""
         self.cause: Cause | None = None
@@ -73,6 +76,15 @@ class Account:
             self.row |= {"failure": life.failure, "verdict": life.verdict}
         if life.status is not None and self.cause is None:
             self._end(life)
+        self._draw(now)
+
+    def _draw(self, now: float) -> None:
+        """The start so far, for whoever asks while it goes on, and for the post-stop hook should this daemon be killed."""
+        if self.start.recording.closed or self.cause is not None:
+            self.row.pop("start", None)
+        elif now - self.drawn >= SAVE_START:
+            self.drawn = now
+            self.row |= self.start.row(SAVED)
 
     def _hear(self, event: life_rules.LifeEvent) -> None:
         match event:
@@ -111,7 +123,8 @@ class Account:
 
     def _keep(self) -> int:
         over = "ready_at" in self.row or "ended" in self.row
-        kept = keep(self.layout, self.unit, self.row | (self.start.row() if over else {}))
+        drawn = self.start.row() if over else {"start": None}  # what the row has of it is for the state file
+        kept = keep(self.layout, self.unit, self.row | drawn)
         if kept.complaint:
             self.journal.tell(Event("history-not-kept", kept.complaint))
         return kept.before

@@ -66,11 +66,11 @@ def _picture(unit: UnitName, layout: Layout, row: Row, found: list[Row], live: M
         now = since_began(row, time.time(), time.monotonic())
     at = next((place for place, item in enumerate(found) if item["run"] == row["run"]), -1)
     before = [(item, kept) for item in found[at + 1 :] if (kept := _recording(starts.get(item["run"]))) is not None]
-    return picture(unit.service, row, _recording(starts.get(row["run"])), before, now)
+    return picture(unit.service, row, _recording(row.get("start") or starts.get(row["run"])), before, now)
 
 
-def _recording(text: str | None) -> Recording | None:
-    if text is None:
+def _recording(text: object) -> Recording | None:
+    if not isinstance(text, str):
         return None
     try:
         return recording_of(json.loads(text))

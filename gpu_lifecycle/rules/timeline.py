@@ -88,6 +88,8 @@ def picture(
 ) -> Picture:
     """The picture of a run. ``before``: runs before it, newest first. ``now``: seconds since it began, where it is alive."""
     recording = recording or Recording()
+    if now is not None and recording.samples.latest is not None:
+        now = min(now, recording.samples.latest.at)  # what it holds since then is not known here yet
     ready = _ready(row, recording)
     end = _end(row, recording, now)
     earlier = [(item, ready_at, record) for item, record in before if (ready_at := _ready(item, record)) is not None][:EARLIER]
@@ -106,7 +108,7 @@ def picture(
         needs=recording.needs,
         earlier=tuple(Earlier(printable(str(item["run"]), 64), at) for item, at, _ in earlier),
         spread=_spread([record.samples.series for _, _, record in earlier], seconds) if recording.samples.points else (),
-        note="" if recording.samples.points else _unrecorded(row, ready, now),
+        note=_cut_off(row, ready, now) if recording.samples.points else _unrecorded(row, ready, now),
     )
 
 
@@ -119,10 +121,19 @@ def _lines(recording: Recording) -> tuple[Line, ...]:
     )
 
 
+def _cut_off(row: Row, ready: float | None, now: float | None) -> str:
+    """What the picture lacks although there is memory to show."""
+    if now is not None:
+        return "It is still going on: this is what was known some seconds ago."
+    if ready is None and "stop" not in row:
+        return "Its daemon was killed before READY: what its last seconds held is not known."
+    return ""
+
+
 def _unrecorded(row: Row, ready: float | None, now: float | None) -> str:
     """Why there is no memory to show."""
     if now is not None:
-        return "It is still going on: its memory and its steps are shown once it is ready, or has ended."
+        return "It is still going on, and nothing was recorded yet."
     cause = cause_of(row)
     if cause and cause.outcome is Outcome.REFUSED:
         return "No engine was started, so there is no memory to show."

@@ -199,7 +199,18 @@ def test_where_there_is_no_memory_it_says_why() -> None:
     for name, note in said.items():
         assert note in words(sound(svg(PICTURES[name]())))
         assert note in " ".join(chart(PICTURES[name](), "", 80))
-    assert "still going on" in picture(UNIT, row("a", None), None, [], now=5.0).note
+    assert "nothing was recorded yet" in picture(UNIT, row("a", None), None, [], now=5.0).note
+
+
+def test_a_start_that_goes_on_or_was_cut_off_shows_what_is_known_and_says_so() -> None:
+    known = start(20.0)
+    known = replace(known, phases=known.phases[:1], marks=known.marks[:1], closed=False)
+    alive = picture(UNIT, row("a", None), known, [], now=60.0)
+    assert "what was known some seconds ago" in alive.note
+    assert alive.seconds == known.samples.series[-1].at
+    dead = picture(UNIT, row("a", None, lasted=60.0, outcome="failed", code="daemon-killed"), known, [])
+    assert "what its last seconds held is not known" in dead.note
+    assert len(dead.lines[0].points) == len(known.samples.series)
 
 
 def test_before_a_recording_that_began_late_nothing_is_said() -> None:

@@ -46,8 +46,8 @@ Times are by the monotonic clock: one on the wall that is set meanwhile bends no
 | was refused in the sweep or before the engine | its phase, what was reaped, why; no memory |
 | failed | all of it to the end, with the engine's exit, Xids and the reason as marks |
 | was reloaded in its middle | all of it, and the reload as a mark; after a version without recordings, *recorded from here* |
-| is still going on | its phases; its memory is shown once it is ready, or has ended |
-| lost its daemon to SIGKILL before READY | its phases as last saved, and that its recording was lost |
+| is still going on | all of it, up to some 5 s ago |
+| lost its daemon to SIGKILL before READY | all of it but its last seconds, 5 at most, and that these are missing |
 
 Picture and chart are made from a fixed example by `make docs`.
 """
