@@ -16,6 +16,7 @@ from tests.grafana import problems
 
 ROOT = Path(__file__).parent.parent
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "docs/prometheus/dashboard.json").read_text())
+PICTURE = ROOT / "docs/prometheus/dashboard.png"
 Board = dict[str, Any]
 
 
@@ -96,3 +97,15 @@ def test_every_phase_has_its_word_and_its_colour() -> None:
 def test_an_annotation_asks_the_same_of_old_and_new() -> None:
     for mark in DASHBOARD["annotations"]["list"]:
         assert mark["target"]["expr"] == mark["expr"]
+
+
+def test_the_picture_is_shown_with_what_it_is() -> None:
+    text = (ROOT / "docs/metrics.md").read_text()
+    assert "](prometheus/dashboard.png)" in text
+    assert "not a screenshot of a Grafana server" in " ".join(text.split())
+    head = PICTURE.read_bytes()
+    assert head.startswith(b"\x89PNG\r\n\x1a\n")
+    assert len(head) < 250_000
+    width, height = (int.from_bytes(head[at : at + 4], "big") for at in (16, 20))
+    rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in DASHBOARD["panels"])
+    assert (width, height) == (1400, 8 + 38 * rows), "made of another dashboard: tools/dashboard/README.md"

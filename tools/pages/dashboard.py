@@ -130,12 +130,13 @@ PANELS: tuple[Panel, ...] = (
         "percentunit", look={**_BLUE, "min": 0, "max": 1, "noValue": "–"},
     ),
     Panel(
-        "Health endpoint: seconds to answer", "timeseries",
+        "Checks: seconds to answer", "timeseries",
         (
             (_quantile(0.5), "half within"),
             (_quantile(0.95), "95% within"),
             (_of("probe_seconds"), "last {{probe}}"),
         ), "s", look={**_LINES, "min": 0},
+        text="Of the health endpoint; the last of each kind. An engine that shows its counters is seldom asked.",
     ),
     Panel(
         "Requests", "timeseries",
