@@ -77,24 +77,3 @@ def test_every_metric_is_somewhere_to_be_seen() -> None:
     said = " ".join([*expressions(), *alert_expressions()])
     unseen = {name.removeprefix("gpu_lifecycle_") for name in METRICS if name not in said}
     assert unseen <= {"failed_runs_in_a_row", "scrapes_refused_total", "probe_success"}
-
-
-def test_the_dashboard_is_of_the_shape_that_grafana_imports() -> None:
-    """Its model: https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/."""
-    assert DASHBOARD["schemaVersion"] >= 36
-    assert "id" not in DASHBOARD, "Grafana gives it"
-    panels = DASHBOARD["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    taken: set[tuple[int, int]] = set()
-    for panel in panels:
-        place = panel["gridPos"]
-        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
-        assert not cells & taken, f"{panel['title']} lies on another panel"
-        assert all(x < 24 for x, _ in cells)
-        taken |= cells
-        assert panel["type"] in ("stat", "timeseries", "bargauge", "state-timeline")
-        assert panel["datasource"] == {"type": "prometheus", "uid": "${source}"}
-        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"]) > 0
-    names = {item["name"] for item in DASHBOARD["templating"]["list"]}
-    used = set(re.findall(r"\$\{?(\w+)\}?", json.dumps(DASHBOARD))) - {"__rate_interval", "labels"}
-    assert used == names

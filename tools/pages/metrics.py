@@ -21,6 +21,13 @@ While the unit is down the scrape fails (`up` is 0); the file then says `down` o
 metrics have the label `unit`. What is not known is missing, never 0. Counters begin anew with each run, but for
 `gpu_lifecycle_failed_runs_total`. This page is made from `gpu_lifecycle/rules/metric_names.py` by `make docs`.
 
+![The dashboard over eight minutes of a unit](prometheus/dashboard.png)
+
+Drawn from dashboard.json with Grafana's own components (@grafana/ui and @grafana/data 10.4.19; only the Phase panel and the
+marks of a run's begin by ours) over the answers of a real Prometheus; not a screenshot of a Grafana server. The unit and its
+GPUs are those of the tests: requests, memory of others, an NVML that fails until the unit is restarted, and a worker that is
+killed while it loads. [How it is made](../tools/dashboard/README.md).
+
 | metric | kind | labels | what it is |
 | --- | --- | --- | --- |
 """
