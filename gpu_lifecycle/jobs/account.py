@@ -19,7 +19,7 @@ from gpu_lifecycle.rules.cause import Cause, classify, for_unit, one_line
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.lifecycle import Life
 from gpu_lifecycle.rules.loading import steps_text
-from gpu_lifecycle.rules.readiness import NOT_ASKED, Look
+from gpu_lifecycle.rules.readiness import NOT_ASKED, Look, blind
 from gpu_lifecycle.rules.verdict import FOREGROUND
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.procfs import Proc
@@ -99,7 +99,7 @@ class Account:
                 pass
 
     def _looked(self, look: Look) -> None:
-        self.nvml = look.nvml_error
+        self.nvml = blind(look)
         for name, answer in (("", look.health), ("token: ", look.signs.token)):
             if answer is not None and answer != NOT_ASKED:
                 self.probes.append(f"{name}{answer.text} in {answer.seconds:.1f} s")

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import BlindError
-from gpu_lifecycle.facts import Gpu, GpuView, Identity
+from gpu_lifecycle.facts import ErrorClass, Gpu, GpuView, Identity
 from gpu_lifecycle.jobs.keys import EngineKey
 from gpu_lifecycle.jobs.pulse import Pulse
 from gpu_lifecycle.jobs.release import RELEASED
@@ -103,7 +103,8 @@ class Looker:
         name = model.rstrip("/").rpartition("/")[2]
         room = {gpu.uuid: gpu.free for gpu in view.gpus if gpu.uuid in uuids and gpu.free is not None}
         living = frozenset(alive.values())
-        return Look(memory, socket, health, workers, living, error, name, self.generated, room, estimated, signs)
+        unseen, token = _unseen(view, uuids), self.generated
+        return Look(memory, socket, health, workers, living, error, name, token, room, estimated, unseen, signs)
 
     async def _generate(self) -> None:
         """One real token, once in a run: an endpoint that answers is not yet an engine that works.
@@ -196,6 +197,15 @@ def _own_memory(
             memory[gpu.uuid] = None if gpu.used is None or before is None else max(0, gpu.used - before)
             estimated = True
     return memory, holders, estimated
+
+
+def _unseen(view: GpuView, uuids: tuple[str, ...]) -> dict[str, str]:
+    """Claimed GPUs that NVML could not read now and may read again. One that is lost, or wants a person, is none of them."""
+    return {
+        gpu.uuid: f"GPU {gpu.label}: {gpu.error.text}"
+        for gpu in view.gpus
+        if gpu.uuid in uuids and gpu.error and gpu.error.kind is ErrorClass.RETRY
+    }
 
 
 def own_pids(family: Family, probe: GpuProbe) -> dict[int, Identity] | None:

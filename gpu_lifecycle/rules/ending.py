@@ -134,15 +134,20 @@ def ended_tick(life: Life, left: int, now: float) -> Result:
     if life.before:
         return drain(life, now, f"took longer than {show_duration(life.limits.before)}")
     if life.stage == 3:
-        return _finish(life, f"{show_count(left, 'process')} left for the post-stop hook", now)
+        return _finish(life, f"{_left(left)} left for the post-stop hook", now)
     loading_or_failed = life.stage == 1 and life.phase is not Phase.DRAINING
     stage = 3 if loading_or_failed or life.stage == 2 else 2
     told = cut(life) if life.stage == 1 else ()
     life, effects = _next_stage(life, now, stage)
     if stage == 3:
-        text = f"killing {show_count(left, 'process')} that did not end in time"
+        text = f"killing {_left(left)} that did not end in time"
         return replace(life, text=text), (Notify(status=text), Tell(Event("engine-killed", text)), *effects)
     return life, (*told, *effects)
+
+
+def _left(count: int) -> str:
+    """Of a Tick: fewer than none is not known."""
+    return "an unknown number of processes" if count < 0 else show_count(count, "process")
 
 
 def _proven(life: Life, now: float) -> bool:

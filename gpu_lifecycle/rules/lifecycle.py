@@ -241,13 +241,13 @@ def _blindness(life: Life, look: Look) -> Result:
     """What cannot be seen is told once, and again only after it could be seen."""
     effects: list[Effect] = []
     if blind(look) and not life.blind_said:
-        text = f"GPU memory cannot be seen, health is judged without it: {look.nvml_error}"
+        text = f"GPU memory cannot be seen, health is judged without it: {blind(look)}"
         effects.append(Tell(Event("nvml-trouble", text)))
     why = useless(look.signs)
     if why and not life.useless_said:
         effects.append(Tell(Event("pulse-unseen", f"whether the engine's core works is judged without a token: {why}")))
-    answered = look.signs.token is not None
-    return replace(life, blind_said=blind(look), useless_said=bool(why) if answered else life.useless_said), tuple(effects)
+    said = bool(why) if look.signs.token is not None else life.useless_said
+    return replace(life, blind_said=bool(blind(look)), useless_said=said), tuple(effects)
 
 
 def _recovering(life: Life, finding: Finding, now: float) -> Result:

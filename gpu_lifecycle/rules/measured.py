@@ -12,7 +12,7 @@ from gpu_lifecycle.rules.cause import CAUSES
 from gpu_lifecycle.rules.events import EVENTS, WARNING
 from gpu_lifecycle.rules.life import Life
 from gpu_lifecycle.rules.metric_names import Distribution, Sample
-from gpu_lifecycle.rules.readiness import NOT_ASKED, Look
+from gpu_lifecycle.rules.readiness import NOT_ASKED, Look, blind
 
 PREFIX = "gpu_lifecycle_"
 Samples = Iterator[Sample]
@@ -138,7 +138,7 @@ def _probe(seen: Seen, tally: Tally) -> Samples:
         yield Sample("probe_seconds", round(token.seconds, 6), ("token",))
         yield Sample("probe_success", token.ok, ("token",))
     if look:
-        yield Sample("sight_full", not look.nvml_error, ("gpus",))
+        yield Sample("sight_full", not blind(look), ("gpus",))
     yield Sample("sight_full", not seen.blind, ("kernel-log",))
     yield Sample("probe_duration_seconds", tally.probes, ("health",))
 

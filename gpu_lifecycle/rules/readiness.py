@@ -93,6 +93,7 @@ class Look:
     generated: Health | None = None  # the answer to the request for one token; None: not asked for
     room: Mapping[str, int] = field(default_factory=dict)  # bytes that are left on each claimed GPU
     estimated: bool = False  # a figure of ``memory`` is the GPU's total less what was there before, not the driver's own
+    unseen: Mapping[str, str] = field(default_factory=dict)  # claimed GPUs whose memory could not be read just now, and why
     signs: Signs = field(default_factory=Signs)  # of a ready engine's core; its health is the one above
 
     @property
@@ -104,9 +105,9 @@ class Look:
         return self.health.ok
 
 
-def blind(look: Look) -> bool:
-    """True where GPU memory could not be seen at all."""
-    return bool(look.nvml_error)
+def blind(look: Look) -> str:
+    """Why GPU memory, or that of a claimed GPU, could not be seen just now; "" where it could."""
+    return look.nvml_error or next(iter(look.unseen.values()), "")
 
 
 def unmet(look: Look, needs: Needs, *, blind_is_fine: bool = False) -> tuple[str, ...]:
@@ -129,16 +130,16 @@ def out_of_place(look: Look, needs: Needs, *, blind_is_fine: bool = False) -> tu
         if not blind_is_fine:
             reasons.append(f"GPU memory cannot be seen: {look.nvml_error}")
     else:
-        reasons += _memory(look, needs)
+        reasons += _memory(look, needs, look.unseen if blind_is_fine else {})
     reasons += _socket(look.socket)
     return tuple(reasons)
 
 
-def _memory(look: Look, needs: Needs) -> list[str]:
+def _memory(look: Look, needs: Needs, excused: Mapping[str, str]) -> list[str]:
     short = [
         f"GPU {label} has {'unknown' if amount is None else show_size(amount)}"
         for uuid, label in needs.gpus.items()
-        if (amount := look.memory.get(uuid)) is None or amount < needs.min_used
+        if uuid not in excused and ((amount := look.memory.get(uuid)) is None or amount < needs.min_used)
     ]
     if not short:
         return []

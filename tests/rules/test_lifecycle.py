@@ -221,6 +221,12 @@ DRAINING = live((1200, STOP, f"STOPPING=1 {DRAIN_US} S T:stop-requested M"), lif
             "stopping", "2 processes left for the post-stop hook", id="drain deadline, TERM, KILL, give up",
         ),
         pytest.param(
+            DRAINING,
+            [(1320, Tick(-1), "A"), (1325, EngineExited(-15), ""), (1330, Tick(-1), "S T:engine-killed K"),
+             (1360, Tick(-1), "S T:stopped F:0")],
+            "stopping", "an unknown number of processes left for the post-stop hook", id="nobody knows how many are left",
+        ),
+        pytest.param(
             DRAINING, [(1230, EngineExited(1), "A"), (1231, Tick(1), ""), (1232, Tick(0), "S T:stopped F:0")],
             "stopping", "stopped:", id="main ends while draining",
         ),

@@ -62,6 +62,15 @@ def test_once_ready_silence_of_nvml_alone_proves_nothing() -> None:
     assert len(unmet(look({}), NEEDS, blind_is_fine=True)) == 1  # seen, and not there
 
 
+def test_once_ready_a_gpu_that_cannot_be_read_now_proves_nothing_about_it_alone() -> None:
+    seen = look(FULL | {"GPU-b": None}, unseen={"GPU-b": "GPU 3: unknown error of the driver"})
+    assert blind(seen) == "GPU 3: unknown error of the driver"
+    assert unmet(seen, NEEDS, blind_is_fine=True) == ()
+    assert "GPU 3 has unknown" in unmet(seen, NEEDS)[0]
+    gone = look({"GPU-a": 0, "GPU-b": None}, unseen=seen.unseen)
+    assert ["GPU 0 has 0 B" in reason for reason in unmet(gone, NEEDS, blind_is_fine=True)] == [True]
+
+
 MARKS = [
     look({}, Socket(), Health(None, "refused")),
     look({"GPU-a": 16 * MIB, "GPU-b": None}, Socket(), Health(None, "refused")),

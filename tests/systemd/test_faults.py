@@ -124,6 +124,21 @@ def test_nvml_that_passes_is_tried_again(site: Site) -> None:
     site.wait_state("active", timeout=40)
 
 
+@pytest.mark.parametrize("which", ["", " 3"], ids=["all", "one"])
+def test_memory_that_cannot_be_read_for_a_while_costs_no_restart(site: Site, which: str) -> None:
+    """The driver answers, and not for this: that proves nothing about an engine that serves."""
+    site.start()
+    main = site.engine_main()
+    site.machine.nvml.set(f"error nvmlDeviceGetMemoryInfo_v2 999{which}")
+    site.machine.wait(lambda: bool(site.events("nvml-trouble")), 20, "the trouble to be told")
+    site.machine.run(["sleep", "6"])
+    site.machine.nvml.clear("error")
+    assert (site.engine_main(), site.show("ActiveState"), site.show("NRestarts")) == (main, "active", "0")
+    assert site.events("suspect") == []
+    (told,) = site.events("nvml-trouble")
+    assert "health is judged without it: GPU " in told["MESSAGE"]
+
+
 def test_unit_that_is_not_installed(site: Site) -> None:
     document = site.cli("check", "other")
     assert document["ok"] is False
