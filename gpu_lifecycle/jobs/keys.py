@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import ConfigError
+from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.secrets import Secrets, given
 from gpu_lifecycle.system.files import must_answer, read_keys
 from gpu_lifecycle.system.patience import Patience
@@ -32,6 +33,7 @@ class EngineKey:
         self.secrets = Secrets(given(server.command, {**own, **server.environment}))
         self._patience = Patience(PATIENCE)
         self._last: list[str] = []
+        self._hangs = self._said = False
         self.now()
 
     def now(self) -> tuple[str, str]:
@@ -47,9 +49,18 @@ class EngineKey:
         try:
             keys, why = self._patience.one(0, lambda _: read_keys(file))
         except TimeoutError:
+            self._hangs = True
             return self._last, "" if self._last else SILENT
-        self._last = keys
+        self._last, self._hangs = keys, False
         return keys, why
+
+    def news(self) -> Event | None:
+        """That the key's disk hangs: once, until it has answered again."""
+        said, self._said = self._said, self._hangs
+        if not self._hangs or said:
+            return None
+        last = "the last one that was read goes on to be used" if self._last else "none was read before, and none is used"
+        return Event("key-silent", f"the disk of the engine's API key does not answer: {last}")
 
 
 def must_have_key(server: Server, own: Mapping[str, str], file: str) -> None:

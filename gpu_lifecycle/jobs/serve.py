@@ -288,6 +288,8 @@ class Daemon:
         while self.life.stage == 0:
             try:
                 self.last = await self.looker.look(uuids, self.life, probe_deadline(self.config, self.notifier.watchdog))
+                if news := self.key.news():
+                    self.journal.tell(news)
                 self.history += [row | {"at": round(time.time(), 1)} for row in probe_rows(self.last)]
                 self.kernel.know(identity.pid for identity in self.last.alive)
                 read, doing = await self.loads.seen(self.life, self.last.alive)

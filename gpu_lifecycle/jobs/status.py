@@ -90,16 +90,17 @@ def document(unit: UnitName, layout: Layout) -> dict[str, Any]:
         "result": found.result,
         "restarts": found.n_restarts,
     }
-    shown.update(_outranked(found, shown["phase"]))
+    shown.update(_outranked(found, shown))
     if found.load == "not-found":
         shown["text"] = f"the unit is not installed: gpu-lifecycle install {unit.name}"
     return shown
 
 
-def _outranked(found: UnitState, phase: str) -> dict[str, Any]:
+def _outranked(found: UnitState, shown: dict[str, Any]) -> dict[str, Any]:
     """What of a state file is wrong where systemd is further: it knows of an end, and of a start before our hook wrote."""
     over = {"progress": None, "eta": None}
-    if found.active == "activating" and found.sub in ("condition", "start-pre") and phase != Phase.PRE_START:
+    begun = shown["phase"] == Phase.PRE_START and shown["run"] == found.invocation_id  # else it is of a hook that was cut off
+    if found.active == "activating" and found.sub in ("condition", "start-pre") and not begun:
         return over | {"phase": str(Phase.PRE_START), "since": None, "text": "its pre-start hook begins"}
     if found.active not in ("failed", "inactive"):
         return {}

@@ -285,6 +285,13 @@ EVENTS: dict[str, Kind] = {
         "with a refusal that says nothing of the core: no key or a wrong one, another model's name, too many requests.\n"
         "What to do: give the key by server.api_key_file, the model's name by server.model; or set ready.generate = false.",
     ),
+    "key-silent": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b81", WARNING, "The disk of the engine's API key does not answer",
+        "The daemon goes on with the last key that it has read; should the key be renewed meanwhile, its questions are refused.\n"
+        "The engine is not touched for that. After a reload in this time the daemon has no key at all. Said once, until the file\n"
+        "could be read again.\n"
+        "What to do: see whether the file system of server.api_key_file is mounted, and whether its server answers.",
+    ),
     "kernel-log-unseen": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b43", NOTICE, "The kernel log cannot be seen, or not all of it",
         "Errors of the GPUs that only the kernel log tells (Xid) are not noticed. The run goes on: memory, socket and health\n"

@@ -115,6 +115,22 @@ def test_a_start_is_not_told_as_the_failure_before_it(site: Site) -> None:
     assert followed[-1].startswith("ready: ")
 
 
+def test_a_start_is_not_told_as_the_hook_before_it_that_was_cut_off(site: Site) -> None:
+    """Killed in the middle of a sweep: what it said last stands in the state file."""
+    site.plant("stubborn", "--gpu", "0", "--uvm", "--memory", "0=1073741824", "--daemonize", "--ignore-term")
+    site.start(wait=False)
+    site.machine.wait(lambda: site.cli("status", "sglang-kimi")["phase"] == "pre-start", 20, "the hook")
+    site.machine.wait(lambda: site.cli("status", "sglang-kimi")["text"] != "its pre-start hook begins", 20, "its words")
+    site.machine.run(["systemctl", "kill", "--signal=KILL", UNIT])
+    site.wait_state("failed", "activating", timeout=20)
+    site.systemctl("stop", check=False)
+    site.systemctl("reset-failed", check=False)
+    with site.drop_in("[Service]\nExecCondition=/bin/sleep 2\n"):
+        site.start(wait=False)
+        told = site.cli("status", "sglang-kimi")
+    assert (told["phase"], told["text"], told["since"]) == ("pre-start", "its pre-start hook begins", None)
+
+
 def test_a_dumb_terminal_gets_lines(site: Site) -> None:
     site.configure("--load-seconds", "2")
     with Terminal(inside(site.machine, *START, term="dumb"), width=120) as terminal:
