@@ -1,4 +1,4 @@
-"""``check`` of a model of 200 shards, warm: the whole process."""
+"""The commands that people wait for: ``check`` of a model of 200 shards, and ``status``. Warm, the whole process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,21 @@ def rows(bench: Bench) -> Iterator[Row]:
     runs = bench.time({"check": [PROGRAM, "check", "sglang-kimi", "--json"]}, rounds=ROUNDS)["check"]
     must(all(run["status"] == 0 for run in runs), "check refused a sound model")
     bench.machine.run(["rm", "-r", "/models/kimi"])
-    seconds = [run["seconds"] for run in runs]
+    detail = f"{SHARDS} shards, {SHARDS * 500} tensors"
+    yield _row("check, whole process, from a warm cache", [run["seconds"] for run in runs], 0.5, detail)
+    bench.site.start()
+    words = f"{PROGRAM} status sglang-kimi"
+    on_terminal = ["script", "-qec", words, "/dev/null"]
+    commands = {"plain": words.split(), "terminal": on_terminal, "bare": ["script", "-qec", "true", "/dev/null"]}
+    found = bench.time(commands, rounds=ROUNDS)
+    must(all(run["status"] == 0 for runs in found.values() for run in runs), "status did not show a unit that is ready")
+    bench.site.stop()
+    bare = median(run["seconds"] for run in found.pop("bare"))
+    for name, runs in found.items():
+        less = bare if name == "terminal" else 0.0
+        yield _row(f"status, {name}", [run["seconds"] - less for run in runs], 0.25, "one unit that is ready, on 8 GPUs")
+
+
+def _row(what: str, seconds: list[float], limit: float, detail: str) -> Row:
     span = f"{min(seconds) * 1000:.0f} to {max(seconds) * 1000:.0f} ms"
-    detail = f"{SHARDS} shards, {SHARDS * 500} tensors; {ROUNDS} rounds; {span}"
-    yield Row("check, whole process, from a warm cache", median(seconds), "s", limit=0.5, detail=detail)
+    return Row(what, median(seconds), "s", limit=limit, detail=f"{detail}; {ROUNDS} rounds; {span}")
