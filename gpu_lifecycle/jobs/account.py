@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -27,7 +28,6 @@ from gpu_lifecycle.system.procfs import Proc
 PROBES = 5  # the last answers of the health endpoint
 XIDS = 5
 SAVE_START = 5.0  # seconds between two pictures of a start in the state file: a daemon that is killed loses so many at most
-SAVED = 1 << 14  # characters of one of them
 
 
 class Account:
@@ -79,12 +79,15 @@ class Account:
         self._draw(now)
 
     def _draw(self, now: float) -> None:
-        """The start so far, for whoever asks while it goes on, and for the post-stop hook should this daemon be killed."""
-        if self.start.recording.closed or self.cause is not None:
-            self.row.pop("start", None)
-        elif now - self.drawn >= SAVE_START:
-            self.drawn = now
-            self.row |= self.start.row(SAVED)
+        """The start so far, for whoever asks while it goes on, and for the post-stop hook should this daemon be killed.
+
+        Once more when it is over: until the history has it.
+        """
+        over = self.start.recording.closed or self.cause is not None
+        if self.drawn == math.inf or (not over and now - self.drawn < SAVE_START):
+            return
+        self.drawn = math.inf if over else now
+        self.row |= self.start.row()
 
     def _hear(self, event: life_rules.LifeEvent) -> None:
         match event:
@@ -117,23 +120,25 @@ class Account:
 
     def _write(self) -> None:
         """In the background: a slow disk must not hold the loop up."""
-        task = asyncio.create_task(asyncio.to_thread(self._keep))
+        task = asyncio.create_task(self._keep())
         self.writes.add(task)
         task.add_done_callback(self.writes.discard)
 
-    def _keep(self) -> int:
+    async def _keep(self) -> int:
         over = "ready_at" in self.row or "ended" in self.row
         drawn = self.start.row() if over else {"start": None}  # what the row has of it is for the state file
-        kept = keep(self.layout, self.unit, self.row | drawn)
+        kept = await asyncio.to_thread(keep, self.layout, self.unit, self.row | drawn)
         if kept.complaint:
             self.journal.tell(Event("history-not-kept", kept.complaint))
+        elif over:
+            self.row.pop("start", None)
         return kept.before
 
     async def close(self) -> None:
         """Writes the end. Under systemd the post-stop hook says the last word; in the foreground there is none."""
         if self.cause is None:
             return
-        before = await asyncio.to_thread(self._keep)
+        before = await self._keep()
         await asyncio.gather(*self.writes)
         if str(self.row["run"]).startswith(FOREGROUND):
             self.journal.tell(end_event(self.cause, before, self.unit))

@@ -31,9 +31,9 @@ class Recorder:
         """To be called with each event, and the life after it."""
         self.recording = heard(self.recording, life, event, max(0.0, time.monotonic() - self.zero))
 
-    def row(self, most: int = START) -> dict[str, str]:
-        """What the history is to have of it, in so many characters; nothing where nothing was recorded."""
-        return {"start": written(self.recording, most)} if self.recording.phases else {}
+    def row(self) -> dict[str, str]:
+        """What the history is to have of it; nothing where nothing was recorded."""
+        return {"start": written(self.recording, START)} if self.recording.phases else {}
 
     def pack(self) -> dict[str, Any]:
         """For the program that takes this one's place."""
