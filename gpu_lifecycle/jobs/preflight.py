@@ -21,17 +21,6 @@ CONTAINERS = frozenset(("docker", "podman", "nerdctl", "apptainer", "singularity
 KEY = "server.command"
 
 
-def preflight(
-    config: Config, service: str, env: Mapping[str, str], seconds: float = SECONDS, memory: int | None = None
-) -> tuple[Finding, ...]:
-    """All findings of ``Preflight``, waited for. Raises what it raises."""
-    begun = Preflight(config, service, env, seconds)
-    try:
-        return begun.findings(memory)
-    finally:
-        begun.close()
-
-
 class Preflight:
     """Begins to read at once, in a child; ``findings`` waits for what is left of that.
 

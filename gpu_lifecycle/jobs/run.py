@@ -18,6 +18,7 @@ from gpu_lifecycle.jobs.state import StateFile
 from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.verdict import FOREGROUND
+from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.notify import Notifier, status_line
 from gpu_lifecycle.system.procfs import Proc
@@ -32,6 +33,7 @@ def serve(unit: UnitName, layout: Layout) -> Exit:
     journal = Journal(unit.service, run)
     notifier = Notifier()
     state = StateFile.load(layout, unit, run)
+    probe = GpuProbe()
     try:
         handover = taken_over()
         if handover is None and state.refusal:
@@ -45,8 +47,9 @@ def serve(unit: UnitName, layout: Layout) -> Exit:
         else:
             config, text = load(layout, unit)
             must_have_key(config.server, os.environ, layout.config(unit))
+            probe.begin()  # NVML opens while the files of the models are read
             _must_not_be_doomed(config, state, journal, notifier)
-        return asyncio.run(Daemon(unit, layout, config, text, journal, notifier, state, handover).main())
+        return asyncio.run(Daemon(unit, layout, config, text, journal, notifier, state, probe, handover).main())
     except LifecycleError as error:
         refused = _refused(error, journal, notifier, state)
         if not managed:  # under systemd the post-stop hook has the last word
@@ -58,6 +61,7 @@ def serve(unit: UnitName, layout: Layout) -> Exit:
         traceback.print_exc()
         return Exit.DEFECT
     finally:
+        probe.close()
         notifier.close()
 
 
@@ -90,14 +94,18 @@ def _must_not_be_doomed(config: Config, state: StateFile, journal: Journal, noti
     Here, not in the hook: the files are to be read as the user whose engine will read them. SIGTERM ends it at once.
     """
     from gpu_lifecycle.jobs.host import around_start, start_host
-    from gpu_lifecycle.jobs.preflight import preflight
+    from gpu_lifecycle.jobs.preflight import Preflight
 
     unit = state.unit
     notifier.send(status_line("reading the engine's program"))
     _must_answer(config.server.command[0])
     notifier.send(status_line("reading the files of the models"))
-    found = preflight(config, unit.service, os.environ, memory=state.smallest_gpu)
-    found += start_host(around_start(unit, config, state.layout))
+    reading = Preflight(config, unit.service, os.environ)
+    try:
+        host = start_host(around_start(unit, config, state.layout))
+        found = (*reading.findings(state.smallest_gpu), *host)
+    finally:
+        reading.close()
     errors = [item for item in found if item.level is Level.ERROR]
     doubts = [item for item in found if item.level is Level.WARN]
     for item in doubts[:DOUBTS]:

@@ -62,6 +62,7 @@ class Daemon:
         journal: Journal,
         notifier: Notifier,
         state: StateFile,
+        probe: GpuProbe,
         handover: Handover | None = None,
     ) -> None:
         """``text`` is that of the config which the engine was started with, or is to be started with.
@@ -82,7 +83,7 @@ class Daemon:
         self.proc = Proc()
         cgroup = unit_cgroup(self.proc, unit)
         self.family = Family(self.proc, Cgroup(cgroup) if cgroup else None)
-        self.probe = GpuProbe()
+        self.probe = probe
         self.events: asyncio.Queue[life_rules.LifeEvent] = asyncio.Queue()
         self.key = EngineKey(config.server, os.environ)
         self.looker = Looker(config, self.proc, self.family, self.probe, self.key)

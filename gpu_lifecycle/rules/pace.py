@@ -8,7 +8,7 @@ from gpu_lifecycle.rules.readiness import Look
 
 LOADING = 0.5  # between two looks at a load
 WARMING = 0.2  # ... once the engine listens: READY=1 is near
-ENDING = 0.1  # ... at the processes that are to end
+ENDING = 0.05  # ... at the processes that are to end
 TICK = 1.0  # at least this often time itself is an event while loading
 
 

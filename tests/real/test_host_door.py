@@ -17,7 +17,6 @@ import pytest
 
 from gpu_lifecycle.facts import Layout, UnitName
 from gpu_lifecycle.jobs.host import Around, check_host, start_host
-from gpu_lifecycle.jobs.preflight import preflight
 from gpu_lifecycle.rules.config import Config, Server
 from gpu_lifecycle.system.as_user import account, being, group_ids
 from gpu_lifecycle.system.host import (
@@ -34,6 +33,7 @@ from gpu_lifecycle.system.host import (
 from gpu_lifecycle.system.hub import snapshots
 from gpu_lifecycle.system.unit_files import LIMIT, list_folder, read_text
 from tests.model_folders import LLAMA, write_model
+from tests.preflights import preflight
 
 ROOT = os.geteuid() == 0
 UNIT = UnitName("kimi")

@@ -21,7 +21,7 @@ def no_more():
 """
 SEEN = LIMITED + """
 from gpu_lifecycle.errors import LifecycleError
-from gpu_lifecycle.jobs.preflight import preflight
+from gpu_lifecycle.jobs.preflight import Preflight
 from gpu_lifecycle.rules.config import Config, Server
 from gpu_lifecycle.system import engine, host, hub, model, program, shortage, worker
 looks = {
@@ -30,7 +30,7 @@ looks = {
     "models": lambda: model.read_folders(["/"], "", 5),
     "text": lambda: model.read_text("/etc/passwd", 5),
     "names": lambda: hub.snapshots(["a/b"], "/", "", 5),
-    "preflight": lambda: preflight(Config(Server(("sglang", "--model-path", "/"))), "x.service", {}),
+    "preflight": lambda: Preflight(Config(Server(("sglang", "--model-path", "/"))), "x.service", {}),
     "engine": lambda: engine.start((sys.executable, "-c", ""), {}, "x.toml"),
 }
 no_more()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from gpu_lifecycle.jobs.preflight import preflight
 from gpu_lifecycle.rules.config import Config, Server
 from tests.model_folders import KIMI, LLAMA, write_model
+from tests.preflights import preflight
 
 
 def config(*words: str) -> Config:
