@@ -79,7 +79,7 @@ def scraped(site: Site) -> Iterator[None]:
 
 
 def story(site: Site) -> None:
-    """A start over leftovers, requests, a stranger on a GPU, one that fills up, an NVML that fails, a worker lost in a load."""
+    """A start over leftovers, requests, a stranger on a GPU, one that fills up, workers that stop, one lost in a load."""
     site.configure(*ENGINE, extra=EXTRA)
     site.machine.write(TELL, "#!/bin/sh\nexec cat > /dev/null\n", 0o755)
     site.machine.write("/run/clients.py", CLIENTS)
@@ -98,10 +98,8 @@ def story(site: Site) -> None:
     site.machine.nvml.set(f"hidden 6 {TOTAL - RESERVED - 72 * GIB - (100 << 20)}")
     clients(site, 40)
     site.machine.nvml.clear("hidden")
-    site.machine.nvml.set("error nvmlDeviceGetMemoryInfo_v2 999")
-    clients(site, 20)
-    site.machine.nvml.clear("error")
-    clients(site, 50)
+    site.kill(*site.workers().values(), number="STOP")
+    clients(site, 70)
     site.machine.wait(lambda: len(site.workers()) == 8, 60, "the workers of the next run")
     site.kill(site.workers()[3])
     time.sleep(30)
