@@ -26,7 +26,7 @@ metrics have the label `unit`. What is not known is missing, never 0. Counters b
 Drawn from dashboard.json with Grafana's own components (@grafana/ui and @grafana/data 10.4.19; only the Phase panel and the
 marks of a run's begin by ours) over the answers of a real Prometheus; not a screenshot of a Grafana server. The unit and its
 GPUs are those of the tests: requests, memory of others, an NVML that fails, and a worker that is killed while it loads. (An
-NVML that fails restarted a unit when this was recorded; it does not any more, and the recording has workers that stop in its place.)
+NVML that fails restarted a unit when this was recorded; it does not any more: the script has workers that stop in its place.)
 [How it is made](../tools/dashboard/README.md).
 
 | metric | kind | labels | what it is |
