@@ -85,7 +85,7 @@ class Daemon:
         self.family = Family(self.proc, Cgroup(cgroup) if cgroup else None)
         self.probe = probe
         self.events: asyncio.Queue[life_rules.LifeEvent] = asyncio.Queue()
-        self.key = EngineKey(config.server, os.environ)
+        self.key = EngineKey(config.server, os.environ, journal.tell)
         self.looker = Looker(config, self.proc, self.family, self.probe, self.key)
         self.gpus: tuple[Gpu, ...] = ()
         self.kernel = KernelEar(layout, journal)
@@ -169,6 +169,7 @@ class Daemon:
         try:
             if self.life.stage:
                 raise BusyError("the run is ending")
+            self.key.must_be_back()
             self.plan = await prepare(self.layout.config(self.unit), self._packed())
         except LifecycleError as error:
             self._answer_reload(ok=False, text=f"not reloaded, all stays as it was: {error}")
@@ -204,11 +205,13 @@ class Daemon:
         kept = [event for event in asked if not isinstance(event, (life_rules.Tick, life_rules.Looked))]
         try:
             if all(isinstance(event, life_rules.StopRequested) for event in kept):
+                self.key.must_be_back()
                 self.kernel.keep_open()
                 self.output.keep_open()
                 replace_process(self._packed(stop=bool(kept)))
-        except OSError as error:
-            self._answer_reload(ok=False, text=f"not reloaded, all stays as it was: {error.strerror}")
+        except (OSError, BusyError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            self._answer_reload(ok=False, text=f"not reloaded, all stays as it was: {why}")
         self.plan = None
         self._have_threads(loop)
         self.output.begin(loop)
@@ -289,8 +292,6 @@ class Daemon:
         while self.life.stage == 0:
             try:
                 self.last = await self.looker.look(uuids, self.life, probe_deadline(self.config, self.notifier.watchdog))
-                if news := self.key.news():
-                    self.journal.tell(news)
                 self.history += [row | {"at": round(time.time(), 1)} for row in probe_rows(self.last)]
                 self.kernel.know(identity.pid for identity in self.last.alive)
                 read, doing = await self.loads.seen(self.life, self.last.alive)

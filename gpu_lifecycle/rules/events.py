@@ -287,10 +287,16 @@ EVENTS: dict[str, Kind] = {
     ),
     "key-silent": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b81", WARNING, "The disk of the engine's API key does not answer",
-        "The daemon goes on with the last key that it has read; should the key be renewed meanwhile, its questions are refused.\n"
-        "The engine is not touched for that. After a reload in this time the daemon has no key at all. Said once, until the file\n"
-        "could be read again.\n"
-        "What to do: see whether the file system of server.api_key_file is mounted, and whether its server answers.",
+        "The key is read anew whenever something is asked of the engine, for it may be renewed. Now a read of its file hangs. The\n"
+        "run goes on with the key that was read last, or without one, as the message says; a key that is renewed meanwhile is not\n"
+        "seen. Until the disk answers, systemctl reload @GPU_LIFECYCLE_UNIT@ is refused: a program that has a thread in the kernel\n"
+        "which cannot be ended cannot be replaced.\n"
+        "What to do: look after the file's disk, or its server (findmnt, journalctl -k); or lay the key on a local one.",
+    ),
+    "key-read-again": Kind(
+        "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b82", INFO, "The disk of the engine's API key answers again",
+        "From here on the key is read anew whenever something is asked of the engine. Nothing is to be done, unless the message\n"
+        "says that there is no key in the file.",
     ),
     "kernel-log-unseen": Kind(
         "4c1f0c6d7d3e4b0f8a5b0d0e6f1a2b43", NOTICE, "The kernel log cannot be seen, or not all of it",
