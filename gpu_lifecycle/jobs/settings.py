@@ -76,7 +76,7 @@ def _no_plugins() -> Iterator[None]:
         yield
         return
     none = types.ModuleType(name)
-    none.entry_points = none.distributions = tuple  # type: ignore[attr-defined]
+    none.entry_points = none.distributions = tuple  # type: ignore[attr-defined]  # an empty module takes any name
     sys.modules[name] = none
     try:
         yield
