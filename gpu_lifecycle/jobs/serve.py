@@ -269,6 +269,8 @@ class Daemon:
             before = self.life
             self.life, effects = step(self.life, event, time.monotonic())
             self.account.note(self.life, event)
+            if self.life.was_ready and not before.was_ready:
+                self._save(changed=True)  # first: whoever waits for READY=1 may ask at once
             for effect in effects:
                 await self._do(effect)
             self._save(changed=before.text != self.life.text or before.phase is not self.life.phase)

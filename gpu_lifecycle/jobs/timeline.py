@@ -14,7 +14,6 @@ from gpu_lifecycle.errors import Exit, UsageError
 from gpu_lifecycle.facts import Layout, UnitName
 from gpu_lifecycle.jobs.history import read_starts
 from gpu_lifecycle.jobs.printed import print_json
-from gpu_lifecycle.jobs.state import StateFile
 from gpu_lifecycle.jobs.why import live_run, named, runs_of
 from gpu_lifecycle.rules.account import number, since_began
 from gpu_lifecycle.rules.recording import Recording, recording_of
@@ -35,7 +34,7 @@ def timeline(unit: UnitName, layout: Layout, run: str, files: Mapping[str, str |
         raise UsageError("cannot print a picture and JSON both on standard output", hint="draw it into a file: --svg FILE")
     live = live_run(unit, layout)
     found = runs_of(unit, layout, live)
-    row = named(found, run, unit) if run else _last(found, unit, layout, live)
+    row = named(found, run, unit) if run else _last(found)
     if row is None:
         raise UsageError(f"no start of {unit.service} is in its history yet", hint=f"gpu-lifecycle runs {unit.name}")
     shown = _picture(unit, layout, row, found, live)
@@ -48,21 +47,13 @@ def timeline(unit: UnitName, layout: Layout, run: str, files: Mapping[str, str |
     return Exit.OK
 
 
-def _last(found: list[Row], unit: UnitName, layout: Layout, live: Mapping[str, str] | None) -> Row | None:
-    chosen = next((row for row in found if "code" in row or "ready_at" in row), None)
-    return chosen or next(iter(found), None) or _account(unit, layout, live)
-
-
-def _account(unit: UnitName, layout: Layout, live: Mapping[str, str] | None) -> Row | None:
-    """What the state file knows of the run that is alive."""
-    row = StateFile.load(layout, unit).document.get("account") or {}
-    return dict(row) if live and row.get("run") == live["run"] else None
+def _last(found: list[Row]) -> Row | None:
+    return next((row for row in found if "code" in row or "ready_at" in row), None) or next(iter(found), None)
 
 
 def _picture(unit: UnitName, layout: Layout, row: Row, found: list[Row], live: Mapping[str, str] | None) -> Picture:
     starts, now = read_starts(layout, unit), None
     if live and live["run"] == row["run"] and "ready_at" not in row:
-        row = row | (_account(unit, layout, live) or {})
         now = since_began(row, time.time(), time.monotonic())
     at = next((place for place, item in enumerate(found) if item["run"] == row["run"]), -1)
     before = [(item, kept) for item in found[at + 1 :] if (kept := _recording(starts.get(item["run"]))) is not None]

@@ -71,18 +71,34 @@ def live_run(unit: UnitName, layout: Layout) -> dict[str, str] | None:
 
 
 def runs_of(unit: UnitName, layout: Layout, live: dict[str, str] | None) -> list[Row]:
-    """Newest first; a run whose end nobody has written, and that is not alive, is lost."""
-    boot, found = Proc().boot_id, []
-    for row in read(layout, unit):
-        if cause_of(row):
-            found.append(row)
-            continue
-        row = {key: value for key, value in row.items() if key != "code"}
-        if not live or live["run"] != row["run"]:
-            code = "unwritten" if row.get("boot") == boot else "vanished"
-            row |= cause_row(Cause(code, Outcome.LOST, *CAUSES[code]))
-        found.append(row)
-    return found
+    """Newest first; a run whose end nobody has written, and that is not alive, is lost.
+
+    Of the run that is alive the state file knows more, until the history has it. So it is read first: what is no longer in it
+    is in the history by then.
+    """
+    account = _account(layout, unit, live)
+    rows = read(layout, unit)
+    if account and all(row["run"] != account["run"] for row in rows):
+        rows.insert(0, account)
+    return [row if cause_of(row) else _unended(row, account) for row in rows]
+
+
+def _account(layout: Layout, unit: UnitName, live: dict[str, str] | None) -> Row:
+    """What the state file has of the run that is alive; nothing where none is, or it knows nothing of it."""
+    row = StateFile.load(layout, unit).document.get("account") or {}
+    return _without_end(row) if live and row.get("run") == live["run"] else {}
+
+
+def _unended(row: Row, account: Row) -> Row:
+    row = _without_end(row)
+    if account and row["run"] == account["run"]:
+        return row | account
+    code = "unwritten" if row.get("boot") == Proc().boot_id else "vanished"
+    return row | cause_row(Cause(code, Outcome.LOST, *CAUSES[code]))
+
+
+def _without_end(row: Row) -> Row:
+    return {key: value for key, value in row.items() if key != "code"}
 
 
 def named(found: list[Row], run: str, unit: UnitName) -> Row:

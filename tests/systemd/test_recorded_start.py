@@ -181,6 +181,26 @@ def test_a_daemon_that_is_killed_before_ready_is_told_of(site: Site) -> None:
         assert "Its daemon was killed before READY: what its last seconds held is not known" in said
 
 
+def test_a_start_is_shown_before_the_history_has_it(site: Site) -> None:
+    """Somebody holds a lock on it: the run before is not to be taken for this one."""
+    site.start()
+    site.stop()
+    lock = f"import sqlite3, time; db = sqlite3.connect('{HISTORY}'); db.execute('BEGIN IMMEDIATE'); time.sleep(600)"
+    site.ask("systemd-run", "--quiet", "--collect", "--unit=locks-the-history", "python3", "-c", lock)
+    site.configure("--load-seconds", "2")
+    try:
+        site.start()
+        run, found = site.show("InvocationID"), fits(site, WORDS)
+        newest = site.cli("runs", "sglang-kimi")["runs"][0]
+        assert "another process is writing it" in site.messages("history-not-kept")
+    finally:
+        site.ask("systemctl", "stop", "locks-the-history")
+    assert (found["run"], found["note"]) == (run, None)
+    assert len(found["samples"]) > 1
+    assert marks(found)[-1] == "READY"
+    assert (newest["run"], newest["ready"] is None, newest["outcome"]) == (run, False, None)
+
+
 def test_a_unit_without_a_start(site: Site) -> None:
     done = site.machine.run(["gpu-lifecycle", "timeline", "sglang-other"], check=False)
     assert done.returncode == 2
