@@ -41,6 +41,7 @@ from gpu_lifecycle.system.engine import Family, become_subreaper, engine_environ
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.notify import Notifier, status_line
+from gpu_lifecycle.system.probe import load_client
 from gpu_lifecycle.system.procfs import Proc
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -291,6 +292,7 @@ class Daemon:
         """Looks at the engine again and again until the end begins."""
         assert self.life
         uuids = tuple(gpu.uuid for gpu in self.gpus)
+        await asyncio.to_thread(load_client)
         while self.life.stage == 0:
             try:
                 self.last = await self.looker.look(uuids, self.life, probe_deadline(self.config, self.notifier.watchdog))

@@ -6,6 +6,7 @@ stands first. ``hear`` keeps what a run has said, ``first_cause`` picks the caus
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -43,7 +44,7 @@ def match(line: str) -> Signature | None:
     if not any(map(low.__contains__, WORDS)):
         return None
     for item in SIGNATURES:
-        if any(word in low for word in item.words) and item.pattern.search(line):
+        if any(word in low for word in item.words) and re.search(item.pattern, line, re.IGNORECASE):
             return item
     return None
 

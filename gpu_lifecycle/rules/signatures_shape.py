@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -17,14 +16,14 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """``words``: one of them, in small letters, stands in every line that ``pattern`` fits.
+    """``words``: one of them, in small letters, stands in every line that ``pattern`` fits; whose own letters are of any size.
 
     ``text`` says what happened, ``cure`` what to do, ``source`` where the line is from: program, and file or function.
     """
 
     code: str
     words: tuple[str, ...]
-    pattern: re.Pattern[str]
+    pattern: str
     text: str
     cure: str
     source: str
@@ -35,4 +34,4 @@ def signature(
     code: str, words: str, pattern: str, text: str, cure: str, source: str, rank: Rank = Rank.CAUSE
 ) -> Signature:
     """``words`` are parted by bars."""
-    return Signature(code, tuple(words.split("|")), re.compile(pattern, re.IGNORECASE), text, cure, source, rank)
+    return Signature(code, tuple(words.split("|")), pattern, text, cure, source, rank)

@@ -42,15 +42,19 @@ class HealthProbe:
     """Asks one endpoint. Use ``await close()`` at the end."""
 
     def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.client: httpx.AsyncClient | None = None
+
+    def _open(self) -> httpx.AsyncClient:
+        """At the first question: an engine is not to wait for the library to be read before it is even started."""
         import httpx
 
-        self.endpoint = endpoint
         # trust_env=False: http_proxy and the like in the unit's environment must not stand between us and loopback.
         # No connection is kept: engines close idle ones after seconds, and a kept one would hide a dead listener.
         transport = httpx.AsyncHTTPTransport(
-            uds=endpoint.uds or None, limits=httpx.Limits(max_keepalive_connections=0), trust_env=False, verify=False
+            uds=self.endpoint.uds or None, limits=httpx.Limits(max_keepalive_connections=0), trust_env=False, verify=False
         )  # certificates of a loopback engine prove nothing that the socket's owner does not prove better
-        self.client = httpx.AsyncClient(transport=transport, trust_env=False, follow_redirects=False)
+        return httpx.AsyncClient(transport=transport, trust_env=False, follow_redirects=False)
 
     async def get(self, path: str, deadline: float) -> Health:
         """GET within ``deadline`` seconds in all. Never raises: what is no answer comes back as words."""
@@ -87,22 +91,23 @@ class HealthProbe:
         return read(answer.body.decode("utf-8", "replace"), names)
 
     async def _within(self, deadline: float, request: Request, key: str, limit: int) -> _Answer:
+        self.client = client = self.client or self._open()
         began = time.monotonic()
         try:
             async with asyncio.timeout(deadline):
-                answer = await self._ask(request, key, limit)
+                answer = await self._ask(client, request, key, limit)
         except TimeoutError:
             answer = _Answer(None, f"no answer within {deadline:g} s", silent=True)
         except OSError as error:
             answer = _unconnected(error)
         return answer._replace(seconds=time.monotonic() - began)
 
-    async def _ask(self, request: Request, key: str, limit: int) -> _Answer:
+    async def _ask(self, client: httpx.AsyncClient, request: Request, key: str, limit: int) -> _Answer:
         import httpx
 
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if KEY.fullmatch(key) else {})
         url = self.endpoint.url(request.path)
-        sent = self.client.stream(request.method, url, json=request.body, headers=headers, timeout=None)
+        sent = client.stream(request.method, url, json=request.body, headers=headers, timeout=None)
         try:
             async with sent as response:
                 body = await _drain(response, limit)
@@ -115,7 +120,13 @@ class HealthProbe:
         return _Answer(response.status_code, f"status {response.status_code}", body)
 
     async def close(self) -> None:
-        await self.client.aclose()
+        if self.client:
+            await self.client.aclose()
+
+
+def load_client() -> None:
+    """Reads the library now: a version of it that is installed later must not be the one that a running daemon asks with."""
+    import httpx  # noqa: F401
 
 
 def _health(answer: _Answer) -> Health:
