@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+HANDOVER = "GPU_LIFECYCLE_HANDOVER"  # in a daemon's environment: the descriptor that holds what the program before it left
+
 
 @dataclass(frozen=True, slots=True)
 class UnitName:

@@ -99,6 +99,11 @@ class Pulse:
         """How long the token has been asked for."""
         return f"no answer yet, asked {show_duration(round(time.monotonic() - self.asked))} ago"
 
+    def give_up(self) -> None:
+        """The engine is to end, and shall not wait for us: no question stays open, and none is asked any more."""
+        self.probe.give_up()
+        self.pages.give_up()
+
     async def close(self) -> None:
         if self.asking:
             self.asking.cancel()

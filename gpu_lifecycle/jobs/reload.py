@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_lifecycle import __version__
 from gpu_lifecycle.errors import Exit, LifecycleError
-from gpu_lifecycle.facts import Layout, UnitName
+from gpu_lifecycle.facts import HANDOVER, Layout, UnitName
 from gpu_lifecycle.jobs.limits import limits_for
 from gpu_lifecycle.jobs.output import unpack_output
 from gpu_lifecycle.jobs.settings import parse
@@ -26,11 +26,11 @@ from gpu_lifecycle.rules.handover import Handover, changes, read, unpack
 from gpu_lifecycle.rules.quantity import show_duration
 from gpu_lifecycle.rules.text import printable
 from gpu_lifecycle.system.files import read_config_text
+from gpu_lifecycle.system.probe import load_client
 
 if TYPE_CHECKING:
     from gpu_lifecycle.rules.config import Config
 
-VARIABLE = "GPU_LIFECYCLE_HANDOVER"  # the number of the descriptor that holds the document
 FIXED = ("server", "gpus")  # sections that only a new start can follow
 SELF_TEST_SECONDS = 30.0
 
@@ -79,7 +79,9 @@ def self_test(unit: UnitName, layout: Layout) -> Exit:
     """In a process of its own: could this code take over what standard input holds? Raises where it could not."""
     from importlib import import_module
 
-    import_module("gpu_lifecycle.jobs.run")  # with it comes all that a run needs
+    for name in ("jobs.run", "jobs.serve"):  # with them comes all that a run needs
+        import_module(f"gpu_lifecycle.{name}")
+    load_client()
     try:
         handover = read(json.load(sys.stdin))
         config = merged(handover.config, handover.latest, layout.config(unit))
@@ -108,18 +110,15 @@ def replace_process(handover: Handover) -> None:
         os.lseek(fd, 0, os.SEEK_SET)
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execve(sys.executable, _program(), os.environ | {VARIABLE: str(fd)})  # noqa: S606 - that very program
+        os.execve(sys.executable, _program(), os.environ | {HANDOVER: str(fd)})  # noqa: S606 - that very program
     finally:
         os.close(fd)
 
 
-def taken_over() -> Handover | None:
-    """What the process that was here before hands over; None: there was none. Raises LifecycleError where it is unfit."""
-    number = os.environ.pop(VARIABLE, "")
-    if not number:
-        return None
+def taken_over() -> Handover:
+    """What the program that was here before, in this process, hands over. Raises LifecycleError where it is unfit."""
     try:
-        with open(int(number), encoding="utf-8") as file:
+        with open(int(os.environ.pop(HANDOVER)), encoding="utf-8") as file:
             return read(json.load(file))
     except (OSError, ValueError) as error:
         raise LifecycleError(f"cannot take over the run: {error}") from error

@@ -1,27 +1,30 @@
-"""The unit's main process: whether it may run at all, then the daemon, then the exit status that systemd sees."""
+"""The unit's main process: whether it may run at all, then the daemon, then the exit status that systemd sees.
+
+What only the daemon needs is read while others work: NVML opens, and a child looks for what would make the start fail.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import traceback
+from typing import TYPE_CHECKING
 
 from gpu_lifecycle.errors import BusyError, ConfigError, Exit, LifecycleError
-from gpu_lifecycle.facts import Layout, Level, Phase, UnitName
+from gpu_lifecycle.facts import HANDOVER, Layout, Level, Phase, UnitName
+from gpu_lifecycle.jobs.doubts import Doubts
 from gpu_lifecycle.jobs.keys import must_have_key
-from gpu_lifecycle.jobs.last_word import last_word
-from gpu_lifecycle.jobs.outlets import tell_refusal
-from gpu_lifecycle.jobs.reload import merged, taken_over
-from gpu_lifecycle.jobs.serve import Daemon
 from gpu_lifecycle.jobs.settings import load, unit_cgroup
 from gpu_lifecycle.jobs.state import StateFile
-from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.verdict import FOREGROUND
 from gpu_lifecycle.system.gpu import GpuProbe
 from gpu_lifecycle.system.journal import Journal
 from gpu_lifecycle.system.notify import Notifier, status_line
 from gpu_lifecycle.system.procfs import Proc
+
+if TYPE_CHECKING:
+    from gpu_lifecycle.facts import Finding
+    from gpu_lifecycle.jobs.serve import Daemon
 
 DOUBTS = 10  # told at a start, each as an event of its own
 PROGRAM_SECONDS = 10.0  # a program on a disk that sleeps is read within that
@@ -35,26 +38,22 @@ def serve(unit: UnitName, layout: Layout) -> Exit:
     state = StateFile.load(layout, unit, run)
     probe = GpuProbe()
     try:
-        handover = taken_over()
-        if handover is None and state.refusal:
+        if os.environ.get(HANDOVER):
+            return _run(_taken_over(unit, layout, journal, notifier, state, probe))
+        if state.refusal:
             notifier.send(status_line(f"refused: {state.refusal[1]}"))
-            tell_refusal(unit, layout, state, journal)
+            _tell_refusal(unit, layout, state, journal)
             return state.refusal[0]
-        if handover is None and managed:
+        if managed:
             _must_be_allowed(state)
-        if handover:
-            config, text = merged(handover.config, handover.latest, layout.config(unit)), handover.config
-        else:
-            config, text = load(layout, unit)
-            must_have_key(config.server, os.environ, layout.config(unit))
-            probe.begin()  # NVML opens while the files of the models are read
-            _must_not_be_doomed(config, state, journal, notifier)
-        return asyncio.run(Daemon(unit, layout, config, text, journal, notifier, state, probe, handover).main())
+        return _run(_started(unit, layout, journal, notifier, state, probe))
     except LifecycleError as error:
         refused = _refused(error, journal, notifier, state)
         if not managed:  # under systemd the post-stop hook has the last word
+            from gpu_lifecycle.jobs.last_word import last_word
+
             last_word(layout, unit, state, journal, "", "")
-        tell_refusal(unit, layout, state, journal)
+        _tell_refusal(unit, layout, state, journal)
         return refused
     except Exception:  # noqa: BLE001 - the boundary: a defect is told with its traceback, and the unit restarts
         journal.tell(Event("defect", f"gpu-lifecycle has failed:\n{traceback.format_exc(limit=-3)}"))
@@ -63,6 +62,48 @@ def serve(unit: UnitName, layout: Layout) -> Exit:
     finally:
         probe.close()
         notifier.close()
+
+
+def _started(
+    unit: UnitName, layout: Layout, journal: Journal, notifier: Notifier, state: StateFile, probe: GpuProbe
+) -> Daemon:
+    """The daemon of a run that begins. SIGTERM ends this at once. Raises ConfigError or BusyError."""
+    config, text = load(layout, unit)
+    must_have_key(config.server, os.environ, layout.config(unit))
+    probe.begin()
+    notifier.send(status_line("reading the engine's program"))
+    _must_answer(config.server.command[0])
+    notifier.send(status_line("reading the files of the models"))
+    with Doubts(unit, layout, config, state.smallest_gpu) as doubts:
+        from gpu_lifecycle.jobs.serve import Daemon
+
+        found = doubts.found()
+    _must_not_be_doomed(found, journal, unit)
+    return Daemon(unit, layout, config, text, journal, notifier, state, probe)
+
+
+def _taken_over(
+    unit: UnitName, layout: Layout, journal: Journal, notifier: Notifier, state: StateFile, probe: GpuProbe
+) -> Daemon:
+    """The daemon of a run that another version of this program, in this process, has begun. Raises LifecycleError."""
+    from gpu_lifecycle.jobs.reload import merged, taken_over
+    from gpu_lifecycle.jobs.serve import Daemon
+
+    handover = taken_over()
+    config = merged(handover.config, handover.latest, layout.config(unit))
+    return Daemon(unit, layout, config, handover.config, journal, notifier, state, probe, handover)
+
+
+def _run(daemon: Daemon) -> Exit:
+    import asyncio
+
+    return asyncio.run(daemon.main())
+
+
+def _tell_refusal(unit: UnitName, layout: Layout, state: StateFile, journal: Journal) -> None:
+    from gpu_lifecycle.jobs.outlets import tell_refusal
+
+    tell_refusal(unit, layout, state, journal)
 
 
 def run_name(unit: UnitName) -> tuple[str, bool]:
@@ -88,24 +129,8 @@ def _must_be_allowed(state: StateFile) -> None:
         )
 
 
-def _must_not_be_doomed(config: Config, state: StateFile, journal: Journal, notifier: Notifier) -> None:
-    """Raises ConfigError for what command line and model files already show to fail, minutes before the engine finds out.
-
-    Here, not in the hook: the files are to be read as the user whose engine will read them. SIGTERM ends it at once.
-    """
-    from gpu_lifecycle.jobs.host import around_start, start_host
-    from gpu_lifecycle.jobs.preflight import Preflight
-
-    unit = state.unit
-    notifier.send(status_line("reading the engine's program"))
-    _must_answer(config.server.command[0])
-    notifier.send(status_line("reading the files of the models"))
-    reading = Preflight(config, unit.service, os.environ)
-    try:
-        host = start_host(around_start(unit, config, state.layout))
-        found = (*reading.findings(state.smallest_gpu), *host)
-    finally:
-        reading.close()
+def _must_not_be_doomed(found: list[Finding], journal: Journal, unit: UnitName) -> None:
+    """Tells what makes this start doubtful. Raises ConfigError where it would fail for certain."""
     errors = [item for item in found if item.level is Level.ERROR]
     doubts = [item for item in found if item.level is Level.WARN]
     for item in doubts[:DOUBTS]:

@@ -33,7 +33,7 @@ from gpu_lifecycle.rules import lifecycle as life_rules
 from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.rules.events import Event
 from gpu_lifecycle.rules.handover import Handover, pack, unpack
-from gpu_lifecycle.rules.lifecycle import Life, step
+from gpu_lifecycle.rules.lifecycle import BeforeEnded, Life, step
 from gpu_lifecycle.rules.pace import look_after, tick_after
 from gpu_lifecycle.rules.readiness import Look
 from gpu_lifecycle.system.cgroup import Cgroup
@@ -97,7 +97,7 @@ class Daemon:
         self.life: Life | None = None
         self.history: deque[dict[str, object]] = deque(maxlen=HISTORY)
         self.evidence = Evidence(layout, unit, state.run, self.proc, self.key.secrets)
-        self.before = Before(unit, state.run, layout.config(unit), self._before_ended)
+        self.before = Before(unit, state.run, layout.config(unit), lambda text: self.events.put_nowait(BeforeEnded(text)))
         self.began = time.time()
         self.output = output_of(unit, state.run, config.server.preset.name, handover, self.key.secrets)
         self.engine = MainProcess(self.family, self.output, self.news, self.events.put_nowait)
@@ -248,9 +248,6 @@ class Daemon:
         pid = await self.engine.start(server.command, environment, self.layout.config(self.unit))
         self.events.put_nowait(life_rules.Started(pid))
 
-    def _before_ended(self, text: str) -> None:
-        self.events.put_nowait(life_rules.BeforeEnded(text))
-
     async def _advice(self) -> dict[str, int]:
         return await self.looker.recovery_actions()  # of the looker that there is now
 
@@ -295,7 +292,10 @@ class Daemon:
         await asyncio.to_thread(load_client)
         while self.life.stage == 0:
             try:
-                self.last = await self.looker.look(uuids, self.life, probe_deadline(self.config, self.notifier.watchdog))
+                look = await self.looker.look(uuids, self.life, probe_deadline(self.config, self.notifier.watchdog))
+                if self.life.stage:
+                    return  # its questions were given up
+                self.last = look
                 self.history += [row | {"at": round(time.time(), 1)} for row in probe_rows(self.last)]
                 self.kernel.know(identity.pid for identity in self.last.alive)
                 read, doing = await self.loads.seen(self.life, self.last.alive)
@@ -348,6 +348,7 @@ class Daemon:
         return {child.pid for child in (self.engine.child, self.before.process) if child} | self.family.apart
 
     def _signal_main(self) -> None:
+        self.looker.pulse.give_up()
         self.engine.terminate()
         if self.life and self.life.phase is Phase.DRAINING:
             self.drain.begin()
@@ -357,6 +358,7 @@ class Daemon:
         return self.looker.page_is_ours(living) if aside else self.looker.socket(living).ours
 
     def _signal_all(self, number: signal.Signals) -> None:
+        self.looker.pulse.give_up()
         for refused in self.family.signal(self._living().values(), number):
             self.journal.tell(Event("sight-partial", refused))
 

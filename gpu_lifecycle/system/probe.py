@@ -44,6 +44,8 @@ class HealthProbe:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.client: httpx.AsyncClient | None = None
+        self.waits: set[asyncio.Timeout] = set()  # of the questions that are open
+        self.over = False
 
     def _open(self) -> httpx.AsyncClient:
         """At the first question: an engine is not to wait for the library to be read before it is even started."""
@@ -90,17 +92,32 @@ class HealthProbe:
             return Scrape(Answer.FAILED, answer.text)
         return read(answer.body.decode("utf-8", "replace"), names)
 
+    def give_up(self) -> None:
+        """No question is open any more, and none is asked: llama.cpp does not end before the last asker has gone."""
+        self.over = True
+        for wait in self.waits:
+            wait.reschedule(asyncio.get_running_loop().time())
+
     async def _within(self, deadline: float, request: Request, key: str, limit: int) -> _Answer:
+        if self.over:
+            return _Answer(None, "not asked: it is to end", silent=True)
         self.client = client = self.client or self._open()
         began = time.monotonic()
+        wait = asyncio.timeout(deadline)
+        self.waits.add(wait)
         try:
-            async with asyncio.timeout(deadline):
+            async with wait:
                 answer = await self._ask(client, request, key, limit)
         except TimeoutError:
-            answer = _Answer(None, f"no answer within {deadline:g} s", silent=True)
+            answer = self._unanswered(deadline)
         except OSError as error:
             answer = _unconnected(error)
+        finally:
+            self.waits.discard(wait)
         return answer._replace(seconds=time.monotonic() - began)
+
+    def _unanswered(self, deadline: float) -> _Answer:
+        return _Answer(None, "given up: it is to end" if self.over else f"no answer within {deadline:g} s", silent=True)
 
     async def _ask(self, client: httpx.AsyncClient, request: Request, key: str, limit: int) -> _Answer:
         import httpx

@@ -301,3 +301,33 @@ def test_cancelling_is_not_swallowed() -> None:
             await task
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("handler", [silent, dripping])
+def test_a_question_that_is_given_up_leaves_at_once_and_no_other_is_asked(handler: Handler) -> None:
+    """An engine that is to end shall not wait for us: the connection is closed, not only forgotten."""
+    come, gone = asyncio.Event(), asyncio.Event()
+    asked_for = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked_for
+        asked_for += 1
+        come.set()
+        try:
+            await handler(reader, writer)
+        finally:
+            gone.set()
+
+    async def question(probe: HealthProbe) -> tuple[Health, Health]:
+        asking = asyncio.create_task(probe.get("/health", 60))
+        await come.wait()
+        probe.give_up()
+        async with asyncio.timeout(5):
+            first = await asking
+            await gone.wait()
+            return first, await probe.get("/health", 60)
+
+    first, second = asyncio.run(served(serve, question))
+    assert (first.code, first.text, first.silent) == (None, "given up: it is to end", True)
+    assert (second.code, second.text, second.silent) == (None, "not asked: it is to end", True)
+    assert asked_for == 1

@@ -319,6 +319,18 @@ def test_huge_health(start: Start) -> None:
     assert engine.ask("/v1/models")[0] == 200
 
 
+def test_an_asker_holds_up_the_end(start: Start) -> None:
+    engine = start("--misbehave", "awaits-askers", *FAST).ready()
+    with socket.create_connection(("127.0.0.1", engine.port), timeout=5) as sock:
+        sock.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        time.sleep(0.2)
+        os.kill(engine.pids()["launcher"], signal.SIGTERM)
+        sock.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            sock.recv(1)
+    assert engine.wait() == 0
+
+
 def test_ignored_sigterm(start: Start) -> None:
     engine = start("--misbehave", "ignore-term", *FAST).ready()
     pids = engine.pids()

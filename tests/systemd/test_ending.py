@@ -55,6 +55,18 @@ def test_what_keeps_requests_away_runs_before_the_drain(site: Site, body: str, w
         assert "NOTIFY_SOCKET" not in seen
 
 
+def test_the_engine_does_not_wait_for_our_own_questions(site: Site) -> None:
+    """Its metrics page hangs, and while somebody waits for it, it does not end: we are to leave first."""
+    site.configure("--misbehave", "awaits-askers", "--enable-metrics", extra=stop_section().replace('"2s"', '"60s"'))
+    site.start()
+    port = ":30000"
+    site.machine.wait(lambda: port in site.ask("ss", "-Htn", "state", "established", "dport", "=", port), 20, "a question")
+    site.stop()
+    assert site.show("Result") == "success"
+    assert "Gracefully exiting" in site.ask("journalctl", "-u", "sglang-kimi", "-o", "cat", *site.since), "it ended by itself"
+    assert "killing" not in site.messages()
+
+
 def test_asked_twice_a_stop_is_shorter(site: Site) -> None:
     site.configure("--misbehave", "ignore-term", extra=stop_section().replace('"5s"', '"10min"'))
     site.start()

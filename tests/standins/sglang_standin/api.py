@@ -27,6 +27,7 @@ class Api:
         self.zombie = False  # a worker is dead and nothing noticed
         self.port = options.port
         self.started_at = time.time()
+        self.askers: set[Connection] = set()  # who will get no page of metrics
 
     def handle(self, request: Request, connection: Connection) -> None:
         """The server's handler: auth first, then the route."""
@@ -139,7 +140,10 @@ class Api:
     # pages
 
     def _page(self, path: str, connection: Connection) -> None:
-        if path == "/metrics" and self.options.enable_metrics:
+        if path == "/metrics" and self.options.does("awaits-askers"):
+            self.askers.add(connection)
+            connection.on_gone = lambda: self.askers.discard(connection)
+        elif path == "/metrics" and self.options.enable_metrics:
             connection.reply(200, self._metrics(), "text/plain; version=0.0.4; charset=utf-8")
         elif path == "/login" and self.options.does("redirect-health"):
             connection.reply(200, "<html>please log in</html>", "text/html")

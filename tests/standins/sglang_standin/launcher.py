@@ -228,7 +228,7 @@ class Launcher:
         self._drain()
 
     def _drain(self) -> None:
-        if self.core.busy:
+        if self.core.busy or self.api.askers:
             self.loop.later(0.05, self._drain)
             return
         self.stopping = True
