@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 FOLLOW_SECONDS = 0.5
 UNDER_WAY = (Phase.LOADING, Phase.WARMING, Phase.READY, Phase.SUSPECT)
 ENDED = (Phase.READY, Phase.FAILED, Phase.DOWN)
+# Of a run that the state file does not know systemd's word has to do: it says "active" after READY=1 (systemd.service(5)).
+BY_SYSTEMD = {
+    "activating": Phase.LOADING,
+    "active": Phase.READY,
+    "reloading": Phase.READY,
+    "deactivating": Phase.STOPPING,
+}
+NO_WORD = "its state file is missing, or tells of another run: the phase is systemd's word"
+NOTHING: dict[str, Any] = {"gpus": [], "probes": []}
 
 
 def status(unit: UnitName | None, layout: Layout, *, as_json: bool, follow: bool) -> int:
@@ -90,21 +99,24 @@ def document(unit: UnitName, layout: Layout) -> dict[str, Any]:
         "result": found.result,
         "restarts": found.n_restarts,
     }
-    shown.update(_outranked(found, shown))
+    over = _outranked(found, shown)
+    shown.update(over if not state.complaint else over | {"text": shown["text"]})
     if found.load == "not-found":
         shown["text"] = f"the unit is not installed: gpu-lifecycle install {unit.name}"
     return shown
 
 
 def _outranked(found: UnitState, shown: dict[str, Any]) -> dict[str, Any]:
-    """What of a state file is wrong where systemd is further: it knows of an end, and of a start before our hook wrote."""
+    """What of a state file is wrong where systemd is further: of an end, of a start before our hook wrote, of a run it lacks."""
     over = {"progress": None, "eta": None}
     begun = shown["phase"] == Phase.PRE_START and shown["run"] == found.invocation_id  # else it is of a hook that was cut off
     if found.active == "activating" and found.sub in ("condition", "start-pre") and not begun:
         return over | {"phase": str(Phase.PRE_START), "since": None, "text": "its pre-start hook begins"}
-    if found.active not in ("failed", "inactive"):
+    if found.active in ("failed", "inactive"):
+        return over | {"phase": str(Phase.FAILED if found.active == "failed" else Phase.DOWN)}
+    if found.active not in BY_SYSTEMD or "auto-restart" in found.sub or shown["run"] == found.invocation_id:
         return {}
-    return over | {"phase": str(Phase.FAILED if found.active == "failed" else Phase.DOWN)}
+    return over | {"run": found.invocation_id, "phase": str(BY_SYSTEMD[found.active]), "since": None, "text": NO_WORD} | NOTHING
 
 
 def _lines(item: dict[str, Any]) -> str:

@@ -73,6 +73,29 @@ def test_stop_means_stopped(site: Site, engine: list[str], phase: str) -> None:
     assert site.cli("status", "sglang-kimi")["phase"] == "down"
 
 
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        ("rm {}", "its state file is missing, or tells of another run: the phase is systemd's word"),
+        ("sed -i 's/\\(\"run\": *\"\\)[0-9a-f]/\\1x/' {}", "tells of another run"),
+        ("truncate -s 5 {}", "its state file cannot be used"),
+    ],
+    ids=["gone", "of another run", "torn"],
+)
+def test_a_unit_that_runs_is_never_called_down_for_its_file(site: Site, spoil: str, words: str) -> None:
+    site.start()
+    daemon = int(site.show("MainPID"))
+    site.kill(daemon, number="STOP")  # or it would write the file again
+    site.ask("sh", "-c", spoil.format("/run/gpu-lifecycle/sglang-kimi/state.json"))
+    try:
+        found = site.cli("status", "sglang-kimi")
+    finally:
+        site.kill(daemon, number="CONT")
+    assert (found["phase"], found["run"]) == ("ready", site.show("InvocationID"))
+    assert words in found["text"]
+    site.machine.wait(lambda: "ready: " in site.cli("status", "sglang-kimi")["text"], 20, "the file to be written again")
+
+
 def test_stop_while_the_hook_waits(site: Site) -> None:
     """A stop works while the pre-start hook waits for memory that does not come free."""
     site.machine.nvml.set(f"hidden 4 {10 * GIB}")
