@@ -107,7 +107,7 @@ def document(unit: UnitName, layout: Layout) -> dict[str, Any]:
 
 
 def _outranked(found: UnitState, shown: dict[str, Any]) -> dict[str, Any]:
-    """What of a state file is wrong where systemd is further: of an end, of a start before our hook wrote, of a run it lacks."""
+    """What of a state file is wrong where systemd is further: of an end, of a start before our hook wrote, of another run."""
     over = {"progress": None, "eta": None}
     begun = shown["phase"] == Phase.PRE_START and shown["run"] == found.invocation_id  # else it is of a hook that was cut off
     if found.active == "activating" and found.sub in ("condition", "start-pre") and not begun:
