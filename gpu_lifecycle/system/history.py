@@ -30,16 +30,18 @@ STEPS = 20_000_000  # of SQLite's machine that one use of it may take: the file 
 TABLE = (
     "CREATE TABLE runs (run TEXT PRIMARY KEY, began REAL NOT NULL, ended REAL, outcome TEXT, code TEXT, document TEXT NOT NULL)"
 )
+# Newest is what was written last, by the numbers that SQLite gives rows (sqlite.org/rowidtable.html), and not what began last:
+# the run of a clock that was once years ahead would stand first for years.
 SELECT = "SELECT run, began, ended, outcome, code, document FROM runs"
 BEFORE = "SELECT sum(coalesce(json_extract(document, '$.times'), 1)) FROM runs WHERE code = ? AND run != ?"
 STARTS = "CREATE TABLE starts (run TEXT PRIMARY KEY, document TEXT NOT NULL)"  # beside the runs: versions without it may go on
 STARTS_KEPT = 50
 START = 1 << 16  # characters of one of them
 HAS_STARTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'starts'"
-NEWEST_STARTS = "SELECT starts.run, starts.document FROM starts JOIN runs USING (run) ORDER BY runs.began DESC LIMIT ?"
+NEWEST_STARTS = "SELECT starts.run, starts.document FROM starts JOIN runs USING (run) ORDER BY runs.rowid DESC LIMIT ?"
 OLD_STARTS = (
     "DELETE FROM starts WHERE run NOT IN"
-    " (SELECT starts.run FROM starts JOIN runs USING (run) ORDER BY runs.began DESC LIMIT ?)"
+    " (SELECT starts.run FROM starts JOIN runs USING (run) ORDER BY runs.rowid DESC LIMIT ?)"
 )
 BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 
@@ -82,7 +84,7 @@ def rows(folder: str, limit: int = KEPT) -> list[Row]:
     try:
         with closing(_connect(path, "rw" if writable else "ro")) as db:
             _known(db)
-            return [_row(item) for item in db.execute(f"{SELECT} ORDER BY began DESC LIMIT ?", (limit,))]
+            return [_row(item) for item in db.execute(f"{SELECT} ORDER BY rowid DESC LIMIT ?", (limit,))]
     except sqlite3.Error as error:
         raise HistoryError(_say(error, folder)) from error
 
@@ -145,7 +147,7 @@ def _record(folder: str, row: Row) -> int:
         _count(db, new)
         named = [new.get(key) for key in ("run", "began", "ended", "outcome", "code")]
         db.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)", (*named, json.dumps(new)))
-        db.execute("DELETE FROM runs WHERE run NOT IN (SELECT run FROM runs ORDER BY began DESC LIMIT ?)", (KEPT,))
+        db.execute("DELETE FROM runs WHERE run NOT IN (SELECT run FROM runs ORDER BY rowid DESC LIMIT ?)", (KEPT,))
         count = db.execute(BEFORE, (new.get("code"), new["run"])).fetchone()[0]
         db.execute("COMMIT")
         return int(count or 0) + _times(new) - 1
@@ -153,7 +155,7 @@ def _record(folder: str, row: Row) -> int:
 
 def _count(db: sqlite3.Connection, new: Row) -> None:
     """A run that is ``like`` the one before it takes its place, and counts it: a start may be refused every 15 s all night."""
-    newest = db.execute(f"{SELECT} WHERE run != ? ORDER BY began DESC LIMIT 1", (new["run"],)).fetchone()
+    newest = db.execute(f"{SELECT} WHERE run != ? ORDER BY rowid DESC LIMIT 1", (new["run"],)).fetchone()
     before = _row(newest) if newest else {}
     if new.get("like") and before.get("like") == new["like"]:
         new["times"] = _times(before) + 1

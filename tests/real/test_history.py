@@ -21,7 +21,7 @@ import pytest
 from gpu_lifecycle.facts import Layout, UnitName
 from gpu_lifecycle.jobs.history import keep, read
 from gpu_lifecycle.system import history
-from gpu_lifecycle.system.history import DAMAGED, KEPT, NAME, HistoryError, record, rows
+from gpu_lifecycle.system.history import DAMAGED, KEPT, NAME, HistoryError, record, rows, starts
 from tests.killed import killed_after
 
 UNIT = UnitName("sglang-kimi")
@@ -74,6 +74,16 @@ def test_how_often_before(folder: Path) -> None:
     assert counts == [0, 0, 1, 1, 2, 2]
     assert record(str(folder), row("r5", 5.0))[0] == 2, "a row that is written again does not count itself"
     assert runs_of(folder) == ["r5", "r4", "r3", "r2", "r1", "r0"]
+
+
+def test_a_clock_that_was_once_ahead_does_not_hide_what_came_later(folder: Path) -> None:
+    for name, began in (("before", 1.0), ("ahead", 9e9), ("corrected", 2.0)):
+        like = "port taken" if name != "before" else ""
+        record(str(folder), row(name, began, "refused-75", like=like, start=f"of {name}"))
+    assert runs_of(folder) == ["corrected", "before"], "it was like the one before it, whatever the clock said"
+    record(str(folder), row("last", 3.0, start="of last"))
+    assert runs_of(folder) == ["last", "corrected", "before"]
+    assert list(starts(str(folder))) == ["last", "corrected", "before"]
 
 
 def test_a_start_that_is_refused_all_night_is_one_row(folder: Path) -> None:
