@@ -203,7 +203,7 @@ def test_a_flood_does_not_hold_the_loop_up() -> None:
         for process in flood:
             await process.wait()
         assert max(late) < 0.5, max(late)
-        assert 1 <= made <= 6
+        assert 1 <= made <= 3 + time.monotonic() - began, "about once a second, for as long as they ask"
         assert server.refused > 0
 
     served(use, page)
