@@ -8,7 +8,7 @@ from dataclasses import astuple
 from types import TracebackType
 from typing import Any, Self
 
-from gpu_lifecycle.errors import BusyError, ConfigError, LifecycleError
+from gpu_lifecycle.errors import Exit, LifecycleError
 from gpu_lifecycle.facts import Finding, Layout, Level, UnitName
 from gpu_lifecycle.rules.config import Config
 from gpu_lifecycle.system.worker import Worker
@@ -38,12 +38,14 @@ class Doubts:
         self._worker.abandon()
 
     def found(self) -> list[Finding]:
-        """What it has found. Raises BusyError or ConfigError as it met them; RuntimeError for a defect there."""
+        """What it has found. Raises LifecycleError with the words and the status of one there; RuntimeError for a defect."""
         match self._worker.answer(SECONDS):
             case ("found", rows):
                 return [Finding(Level(level), *texts) for level, *texts in rows]
-            case ("refused", permanent, message, hint):
-                raise (ConfigError if permanent else BusyError)(message, hint=hint)
+            case ("refused", status, text):
+                refused = LifecycleError(text)
+                refused.status = Exit(status)
+                raise refused
             case ("defect", text):
                 raise RuntimeError(text)
             case _:
@@ -55,7 +57,7 @@ def _look(unit: UnitName, layout: Layout, config: Config, memory: int | None) ->
     try:
         return "found", [tuple(map(str, astuple(item))) for item in _findings(unit, layout, config, memory)]
     except LifecycleError as error:
-        return "refused", error.status.permanent, error.message, error.hint
+        return "refused", int(error.status), str(error)  # with its place and its cure
     except Exception:  # noqa: BLE001 - the boundary of the child: the daemon tells it with its traceback
         return "defect", traceback.format_exc(limit=-3)
 

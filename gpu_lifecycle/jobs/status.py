@@ -31,7 +31,6 @@ BY_SYSTEMD = {
     "deactivating": Phase.STOPPING,
 }
 NO_WORD = "its state file is missing, or tells of another run: the phase is systemd's word"
-NOTHING: dict[str, Any] = {"gpus": [], "probes": []}
 
 
 def status(unit: UnitName | None, layout: Layout, *, as_json: bool, follow: bool) -> int:
@@ -108,7 +107,7 @@ def document(unit: UnitName, layout: Layout) -> dict[str, Any]:
 
 def _outranked(found: UnitState, shown: dict[str, Any]) -> dict[str, Any]:
     """What of a state file is wrong where systemd is further: of an end, of a start before our hook wrote, of another run."""
-    over = {"progress": None, "eta": None}
+    over: dict[str, Any] = {"progress": None, "eta": None}
     begun = shown["phase"] == Phase.PRE_START and shown["run"] == found.invocation_id  # else it is of a hook that was cut off
     if found.active == "activating" and found.sub in ("condition", "start-pre") and not begun:
         return over | {"phase": str(Phase.PRE_START), "since": None, "text": "its pre-start hook begins"}
@@ -116,7 +115,8 @@ def _outranked(found: UnitState, shown: dict[str, Any]) -> dict[str, Any]:
         return over | {"phase": str(Phase.FAILED if found.active == "failed" else Phase.DOWN)}
     if found.active not in BY_SYSTEMD or "auto-restart" in found.sub or shown["run"] == found.invocation_id:
         return {}
-    return over | {"run": found.invocation_id, "phase": str(BY_SYSTEMD[found.active]), "since": None, "text": NO_WORD} | NOTHING
+    over |= {"run": found.invocation_id, "phase": str(BY_SYSTEMD[found.active]), "since": None, "text": NO_WORD}
+    return over | {"gpus": [], "probes": []}
 
 
 def _lines(item: dict[str, Any]) -> str:
