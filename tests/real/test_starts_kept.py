@@ -68,7 +68,7 @@ def test_a_history_of_before_gets_them_and_its_version_may_go_on(folder: Path) -
 
 def test_the_newest_are_kept(folder: Path) -> None:
     for number in range(STARTS_KEPT + 5):
-        record(str(folder), row(str(number), float(number), start="x"))
+        record(str(folder), row(str(number), -float(number), start="x"))
     assert list(starts(str(folder))) == [str(number) for number in range(STARTS_KEPT + 4, 4, -1)]
 
 
