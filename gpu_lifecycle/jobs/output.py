@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpu_lifecycle.facts import Phase, UnitName
@@ -28,7 +29,7 @@ TELLING = 5  # of the last lines, where none of them tells more than another
 class EngineOutput(Output):
     """``load``: how far the load is by the lines that have come; ``signs``: what they say of a failure.
 
-    ``serving`` is set when a line says that the engine listens from now on; whoever waits for it clears it.
+    ``moved`` is called with each step of the load when a line tells it.
     """
 
     def __init__(self, journal: JournalSink | None, engine: str, load: Load, secrets: Secrets) -> None:
@@ -36,15 +37,32 @@ class EngineOutput(Output):
         self.engine = engine
         self.load = load
         self.signs: Signs = ()
-        self.serving = asyncio.Event()
+        self.moved: Callable[[Load], None] = lambda _: None
+        self._serving = asyncio.Event()
+        self._since = time.monotonic()
 
     def _hear(self, line: Line) -> None:
         if line.whole and (found := match(line.data[:SIGNED].decode("utf-8", "replace"))):
             self.signs = hear(self.signs, found.code, kept(line.data[:SIGNED]), time.monotonic())
         if self.load.step < Step.SERVING:
+            before = self.load.step
             self.load = advance(self.load, line.data[:LOOKED_AT].decode("utf-8", "replace"), self.engine)
+            if self.load.step > before:
+                self.moved(self.load)
             if self.load.step is Step.SERVING:
-                self.serving.set()
+                self._since = time.monotonic()
+                self._serving.set()
+
+    async def pause(self, seconds: float) -> None:
+        """Ends at once when a line says that the engine serves from now on: no reason to look any later."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._serving.wait()
+        self._serving.clear()
+
+    def serving(self) -> float | None:
+        """For how many seconds the engine has said that it serves (or this program knows it, after a reload); None: not yet."""
+        return time.monotonic() - self._since if self.load.step is Step.SERVING else None
 
     def current(self) -> Signs:
         """What speaks of an end that comes now, the likeliest cause first."""

@@ -100,6 +100,7 @@ class Daemon:
         self.before = Before(unit, state.run, layout.config(unit), lambda text: self.events.put_nowait(BeforeEnded(text)))
         self.began = time.time()
         self.output = output_of(unit, state.run, config.server.preset.name, handover, self.key.secrets)
+        self.output.moved = lambda load: self.events.put_nowait(life_rules.Heard(load))
         self.engine = MainProcess(self.family, self.output, self.news, self.events.put_nowait)
         self.account = Account(layout, unit, state, journal, self.output, handover.start if handover else None)
         self.outlets = Outlets(config, unit, state, journal, self.family.apart)
@@ -203,7 +204,7 @@ class Daemon:
         self.threads.shutdown()
         await asyncio.sleep(0)
         asked = [self.events.get_nowait() for _ in range(self.events.qsize())]
-        kept = [event for event in asked if not isinstance(event, (life_rules.Tick, life_rules.Looked))]
+        kept = [event for event in asked if not isinstance(event, (life_rules.Tick, life_rules.Looked, life_rules.Heard))]
         try:
             if all(isinstance(event, life_rules.StopRequested) for event in kept):
                 self.key.must_be_back()
@@ -303,10 +304,7 @@ class Daemon:
             except BlindError as error:
                 self.journal.tell(Event("sight-partial", str(error)))
             reap_adopted(self._children())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(look_after(self.life, self.last)):
-                    await self.output.serving.wait()  # it says that it listens: no reason to look any later
-                self.output.serving.clear()
+            await self.output.pause(look_after(self.life, self.last, self.output.serving()))
 
     async def _listen(self) -> None:
         """Reads the kernel log to the very end of the run: what broke the GPU may be said after the engine has failed."""

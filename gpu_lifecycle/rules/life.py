@@ -71,6 +71,13 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """By its own lines the engine has come to another step of its load."""
+
+    load: Load
+
+
+@dataclass(frozen=True, slots=True)
 class EngineExited:
     """``status`` as subprocess gives it: negative for a signal.
 
@@ -110,7 +117,7 @@ class InFlight:
     why: str = ""
 
 
-LifeEvent = Started | Looked | EngineExited | StopRequested | BeforeEnded | KernelSays | InFlight | Tick
+LifeEvent = Started | Looked | Heard | EngineExited | StopRequested | BeforeEnded | KernelSays | InFlight | Tick
 
 # Effects
 

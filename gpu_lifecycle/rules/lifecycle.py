@@ -19,6 +19,7 @@ from gpu_lifecycle.rules.life import (
     EngineExited,
     Finish,
     Gather,
+    Heard,
     InFlight,
     Life,
     LifeEvent,
@@ -61,6 +62,7 @@ __all__ = [
     "EngineExited",
     "Finish",
     "Gather",
+    "Heard",
     "InFlight",
     "KernelSays",
     "Life",
@@ -93,6 +95,8 @@ def step(life: Life, event: LifeEvent, now: float) -> Result:
         case Looked(look, load):
             heard = _read_on(_heard(life, load, now), event, now)
             return (life, ()) if life.stage else _in_time(_looked(heard, look, now), now)
+        case Heard(load):
+            return _heard(life, load, now), ()
         case EngineExited():
             return exited(life, event, now)
         case StopRequested():

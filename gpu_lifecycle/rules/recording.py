@@ -62,6 +62,8 @@ def heard(recording: Recording, life: Life, event: LifeEvent, at: float) -> Reco
     needs = life.limits.needs
     recording = replace(recording, gpus=tuple(needs.gpus.items())[:GPUS], needs=needs.min_used)
     recording = replace(recording, phases=_changed(recording.phases, at, str(life.phase)))
+    if life.engine_step:
+        recording = replace(recording, steps=_changed(recording.steps, at, Step(life.engine_step).words))
     if isinstance(event, Looked):
         recording = _looked(recording, life, event.look, at)
     for word, text in _happened(event):
@@ -79,8 +81,6 @@ def _looked(recording: Recording, life: Life, look: Look, at: float) -> Recordin
     if last is not None and at - last.at > life.limits.gap:  # nobody looked meanwhile: what it held then, nobody knows
         samples = add(samples, Sample((last.at + at) / 2, (None,) * len(memory)))
     recording = replace(recording, samples=add(samples, Sample(at, memory)))
-    if life.engine_step:
-        recording = replace(recording, steps=_changed(recording.steps, at, Step(life.engine_step).words))
     if look.bound_by_us:
         recording = marked(recording, at, "port", "port opened", once=True)
         if look.health_ok:

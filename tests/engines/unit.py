@@ -109,7 +109,7 @@ LLAMA_CPP = Preset(
     {},
     f"{PYTHON} {LLAMA_SERVER}",
     8080,
-    (),  # the load of this model is over before the first look at it
+    ("init", "kv_cache", "warmup"),
     (),
     ("-c", "32768", "-np", "1"),
     model=GGUF,

@@ -16,7 +16,7 @@ import pytest
 
 from gpu_lifecycle.jobs.output import EngineOutput, pack_output, unpack_output
 from gpu_lifecycle.rules.output import Line
-from gpu_lifecycle.rules.phases import Load
+from gpu_lifecycle.rules.phases import Load, Step
 from gpu_lifecycle.rules.secrets import Secrets
 from gpu_lifecycle.rules.signatures import Sign
 from gpu_lifecycle.system.output import JournalSink, Left, Output
@@ -202,13 +202,26 @@ def output_to(journald: socket.socket) -> EngineOutput:
     return EngineOutput(JournalSink({}, journald.getsockname()), "sglang", Load(), Secrets())
 
 
-def test_a_line_that_says_it_serves_wakes_whoever_waits_for_that(journald: socket.socket) -> None:
-    output = output_to(journald)
-    run(output, "import os; os.write(2, b'Load weight begin. avail mem=1 GB\\n')", 10)
-    assert not output.serving.is_set()
-    run(output, "import os; os.write(2, b'The server is fired up and ready to roll!\\n')", 10)
-    assert output.serving.is_set()
-    output.close()
+def test_a_line_that_says_it_serves_ends_the_pause_and_no_other_does(journald: socket.socket) -> None:
+    async def pauses(output: EngineOutput) -> list[float]:
+        taken = []
+        for _ in range(2):
+            began = time.monotonic()
+            await output.pause(2)
+            taken.append(time.monotonic() - began)
+        return taken
+
+    steps: list[Step] = []
+    for line, ends in (("Load weight begin. avail mem=1 GB", False), ("The server is fired up and ready to roll!", True)):
+        output = output_to(journald)
+        output.moved = lambda load: steps.append(load.step)
+        run(output, f"import os; os.write(2, {line.encode() + bytes([10])!r})", 10)
+        assert (output.serving() is not None) == ends
+        first, second = asyncio.run(pauses(output))
+        assert (first < 1.5) == ends
+        assert second >= 2, "it is said once"
+        output.close()
+    assert steps == [Step.WEIGHTS, Step.SERVING]
 
 
 def test_what_an_older_version_hands_over_says_nothing_of_tracebacks() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpu_lifecycle.facts import Phase
-from gpu_lifecycle.rules.life import Life, Limits, Looked, Notify, Started
+from gpu_lifecycle.rules.life import Heard, Life, Limits, Looked, Notify, Started
 from gpu_lifecycle.rules.lifecycle import step
+from gpu_lifecycle.rules.loading import steps_text
 from gpu_lifecycle.rules.phases import Load, Step
 from gpu_lifecycle.rules.readiness import Health, Look, Needs, Socket
 
@@ -55,6 +56,15 @@ def test_what_is_said_again_and_again_is_none() -> None:
     back_and_forth = [(10.0 * n, 75, Load(Step.GRAPHS, 3 + n % 2, 40)) for n in range(1, 40)]
     life, _ = walk(*back_and_forth)
     assert "no progress for ready.stall, 1min: capturing CUDA graphs 10% (4 of 40)" in life.failure
+
+
+def test_a_step_between_two_looks_has_its_time_too() -> None:
+    life, _ = walk((5, 1, Load(Step.INIT)))
+    for now, heard in ((5.3, Step.WEIGHTS), (5.4, Step.KV_CACHE), (5.5, Step.WEIGHTS), (5.7, Step.WARMUP)):
+        life, effects = step(life, Heard(Load(heard)), now)
+        assert effects == (), "what is shown waits for the next look"
+    assert (life.progressed, life.said) == (5.7, True)
+    assert steps_text(life, 6.0) == "initialising 300ms, loading weights 100ms, allocating the KV cache 300ms, warming up 300ms"
 
 
 def test_ready_says_how_long_each_step_took() -> None:

@@ -19,6 +19,7 @@ from .web import Server
 
 NEXT_PORTS = 20
 FORCED_END_WAIT = 5.0
+SERVING = "The server is fired up and ready to roll!"
 
 
 class Launcher:
@@ -151,11 +152,18 @@ class Launcher:
         log.line(f"Engine startup timings (s): scheduler_e2e={self.options.load_seconds:.2f}")
         if self.options.does("never-listens"):
             return
+        if self.options.does("listens-late"):
+            log.line(SERVING)
+            self.loop.later(self.options.number("listens-late"), self._serve)
+        else:
+            self._serve()
+
+    # serve
+
+    def _serve(self) -> None:
         if not self.options.does("early-health"):
             self._bind()
         self._warm_up()
-
-    # serve
 
     def _bind(self) -> None:
         host, port = self.options.host, self.options.port
@@ -202,7 +210,7 @@ class Launcher:
         if self.api.status != STARTING:
             return
         self.api.status = UP
-        log.line("The server is fired up and ready to roll!")
+        log.line(SERVING)
         options = self.options
         if options.does("hang-after"):
             self.loop.later(options.number("hang-after"), self._freeze)

@@ -32,6 +32,7 @@ MISBEHAVIOURS = {
     "redirect-health": False,
     "crash-after": True,
     "hostile-title": False,
+    "listens-late": True,  # says that it serves so many seconds before it listens (vLLM 0.32: some milliseconds)
     "awaits-askers": False,  # no page of metrics is answered, and no end comes while somebody waits for one (llama.cpp 11549)
 }
 
