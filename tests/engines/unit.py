@@ -160,9 +160,12 @@ count = {len(claim)}
         return [str(line["MESSAGE"]) for line in self.machine.journal(f"{name}.service")]
 
     def start_bare(self, *more: str, model: str = "") -> str:
-        """Starts the same command without us, as root, in a unit that nobody watches; its name."""
+        """Starts the same command without us, as root, in a unit that nobody watches; its name.
+
+        With the shim: what plays its GPU is a part of the engine here, and costs both sides the same.
+        """
         name = f"bare-{self.name}-{time.monotonic_ns()}"
-        setting = " ".join(f"{key}={value}" for key, value in self.preset.environment.items())
+        setting = " ".join(f"{key}={value}" for key, value in (self.preset.environment | {"PYTHONPATH": SHIM}).items())
         properties = {"Environment": setting, "LimitCORE": "0", "KillMode": "mixed"}
         properties |= {"PrivateTmp": "yes", "TemporaryFileSystem": "/dev/shm:mode=1777"}  # what it leaves goes with it
         self.machine.run_in_unit(name, self.preset.words(*more, model=model), properties)
