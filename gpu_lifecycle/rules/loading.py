@@ -131,9 +131,10 @@ def loaded(life: Life, look: Look, now: float) -> Loaded:
 
 
 def steps_text(life: Life, now: float) -> str:
-    """The steps that are over, with the one that ends now; those that say nothing are left out."""
-    shown = [(step, seconds) for step, seconds in durations(took(life, now)).items() if step not in (Step.NONE, Step.SERVING)]
-    return ", ".join(f"{step.words} {show_duration(round(seconds, 1))}" for step, seconds in shown)
+    """The steps that are over, with the one that ends now; not those that say nothing or took no tenth of a second."""
+    known = durations(took(life, now)).items()
+    shown = [(step, round(seconds, 1)) for step, seconds in known if step not in (Step.NONE, Step.SERVING)]
+    return ", ".join(f"{step.words} {show_duration(seconds)}" for step, seconds in shown if seconds)
 
 
 # Progress as evidence

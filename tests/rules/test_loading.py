@@ -60,7 +60,7 @@ def test_what_is_said_again_and_again_is_none() -> None:
 
 def test_a_step_between_two_looks_has_its_time_too() -> None:
     life, _ = walk((5, 1, Load(Step.INIT)))
-    for now, heard in ((5.3, Step.WEIGHTS), (5.4, Step.KV_CACHE), (5.5, Step.WEIGHTS), (5.7, Step.WARMUP)):
+    for now, heard in ((5.3, Step.WEIGHTS), (5.4, Step.KV_CACHE), (5.5, Step.WEIGHTS), (5.68, Step.GRAPHS), (5.7, Step.WARMUP)):
         life, effects = step(life, Heard(Load(heard)), now)
         assert effects == (), "what is shown waits for the next look"
     assert (life.progressed, life.said) == (5.7, True)
