@@ -18,9 +18,8 @@ def look_after(life: Life, last: Look | None, serving: float | None) -> float:
     """The pause before the next look. ``serving``: for how long the engine has said that it serves; None: it did not yet."""
     if life.phase in (Phase.READY, Phase.SUSPECT):
         return life.limits.interval
-    if serving is not None:
-        return min(max(SERVING, serving / SLOWER), WARMING)
-    return WARMING if last is not None and last.socket.listening else LOADING
+    usual = WARMING if last is not None and last.socket.listening else LOADING
+    return usual if serving is None else min(max(SERVING, serving / SLOWER), usual)
 
 
 def tick_after(life: Life) -> float | None:
