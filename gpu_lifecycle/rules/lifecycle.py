@@ -96,7 +96,7 @@ def step(life: Life, event: LifeEvent, now: float) -> Result:
             heard = _read_on(_heard(life, load, now), event, now)
             return (life, ()) if life.stage else _in_time(_looked(heard, look, now), now)
         case Heard(load):
-            return _heard(life, load, now), ()
+            return (_heard(life, load, now) if life.engine else life), ()  # else before Started: the next look tells it again
         case EngineExited():
             return exited(life, event, now)
         case StopRequested():

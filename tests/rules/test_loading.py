@@ -7,7 +7,7 @@ import pytest
 from gpu_lifecycle.facts import Phase
 from gpu_lifecycle.rules.life import Heard, Life, Limits, Looked, Notify, Started
 from gpu_lifecycle.rules.lifecycle import step
-from gpu_lifecycle.rules.loading import steps_text
+from gpu_lifecycle.rules.loading import steps_text, took
 from gpu_lifecycle.rules.phases import Load, Step
 from gpu_lifecycle.rules.readiness import Health, Look, Needs, Socket
 
@@ -65,6 +65,14 @@ def test_a_step_between_two_looks_has_its_time_too() -> None:
         assert effects == (), "what is shown waits for the next look"
     assert (life.progressed, life.said) == (5.7, True)
     assert steps_text(life, 6.0) == "initialising 300ms, loading weights 100ms, allocating the KV cache 300ms, warming up 300ms"
+
+
+def test_a_line_that_comes_before_the_engine_is_known_to_run_counts_from_its_start() -> None:
+    """A quick engine may speak before its start is an event; nothing had begun then, on a clock that runs since boot."""
+    life, _ = step(Life(LIMITS), Heard(Load(Step.INIT)), 9000.0)
+    life, _ = step(life, Started(10), 9000.0)
+    life, _ = step(life, Looked(look(1), Load(Step.INIT)), 9002.0)
+    assert took(life, 9003.0) == "0=2.00 1=1.00"
 
 
 def test_ready_says_how_long_each_step_took() -> None:
