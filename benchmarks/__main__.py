@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,21 +58,27 @@ def booted(console: Console) -> Iterator[tuple[Machine, Status]]:
 
 
 def collect_tax(console: Console) -> list[Row]:
-    rows: list[Row] = []
     with console.status("booting a machine with real engines") as status:
-        for row in tax.all_rows():
-            rows.append(row)
-            status.update(f"measured: {row.what}")
-    return rows
+        return gather(tax.all_rows(partial(say, console)), console, status)
 
 
 def collect(console: Console) -> list[Row]:
-    rows: list[Row] = []
     with booted(console) as (machine, status):
-        for row in measure(machine):
-            rows.append(row)
-            status.update(f"measured: {row.what}")
+        return gather(measure(machine), console, status)
+
+
+def gather(source: Iterator[Row], console: Console, status: Status) -> list[Row]:
+    """Says each row at once, on standard error: what was measured is not lost with what comes after it."""
+    rows: list[Row] = []
+    for row in source:
+        rows.append(row)
+        say(console, row.line())
+        status.update(f"measured: {row.what}")
     return rows
+
+
+def say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def draw(console: Console) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MB = 1_000_000
 SHOWN: dict[str, Callable[[float], str]] = {
-    "s": lambda value: f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s",
+    "s": lambda value: f"{value * 1000:.0f} ms" if abs(value) < 1 else f"{value:.2f} s",
     "B": lambda value: f"{value / MB:.1f} MB",
     "%": lambda value: f"{value:.2f} %",
 }
@@ -51,6 +51,11 @@ class Row:
 
     def show(self, value: float | None) -> str:
         return "" if value is None else SHOWN[self.unit](value)
+
+    def line(self) -> str:
+        goal = f" (goal {self.goal}: {'met' if self.met else 'missed'})" if self.goal else ""
+        beside = f", {self.ratio:.2f} times its peer's {self.show(self.peer)}" if self.ratio is not None else ""
+        return f"{self.what}: {self.show(self.measured)}{beside}{goal}" + (f"; {self.detail}" if self.detail else "")
 
     def json(self) -> dict[str, Any]:
         """Seconds, bytes and percent as plain numbers."""
