@@ -6,10 +6,10 @@ set -eu
 cd "$(dirname "$0")/.."
 
 # The first four build pystemd; those of the second line are what a test machine is made of; the last read man pages and
-# completion, and drive a terminal.
+# completion, drive a terminal, and make a certificate.
 packages="python3-dev gcc libc6-dev pkg-config libsystemd-dev python3 python3-venv make
 systemd dbus libpam-systemd util-linux iproute2 psmisc
-mandoc zsh fish tmux"
+mandoc zsh fish tmux openssl"
 
 fail() {
     printf 'setup: cannot %s\n' "$1" >&2

@@ -22,12 +22,16 @@ class Endpoint:
     bind: str = ""
     scheme: str = "http"
 
-    def url(self, path: str = "/") -> str:
-        """The URL of ``path``; an IPv6 address is put in brackets (RFC 3986, 3.2.2)."""
+    @property
+    def authority(self) -> str:
+        """What a Host header says; an IPv6 address is put in brackets (RFC 3986, 3.2.2)."""
         if self.uds:
-            return f"{self.scheme}://localhost{path}"
+            return "localhost"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}{path}"
+        return f"{host}:{self.port}"
+
+    def url(self, path: str = "/") -> str:
+        return f"{self.scheme}://{self.authority}{path}"
 
 
 _URL = re.compile(r"(https?)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]?#]+)(?::([0-9]+))?/?")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import re
 import socket
 import time
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gpu_lifecycle.rules.endpoints import Endpoint
 from gpu_lifecycle.rules.engines import Request
@@ -17,8 +19,11 @@ from gpu_lifecycle.rules.readiness import Health
 from gpu_lifecycle.rules.text import printable
 
 if TYPE_CHECKING:
-    import httpx
+    import ssl
 
+    import httpcore
+
+Headers: TypeAlias = dict[bytes | str, bytes | str]
 BODY_LIMIT = 64 * 1024
 PAGE_LIMIT = 10 * 1024 * 1024
 KEY = re.compile(r"[!-~]+")  # what may stand in a header (RFC 9110, 5.5); anything else would be shown in the refusal
@@ -43,20 +48,24 @@ class HealthProbe:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self.client: httpx.AsyncClient | None = None
+        self.client: httpcore.AsyncConnectionPool | None = None
         self.waits: set[asyncio.Timeout] = set()  # of the questions that are open
         self.over = False
 
-    def _open(self) -> httpx.AsyncClient:
-        """At the first question: an engine is not to wait for the library to be read before it is even started."""
-        import httpx
+    def _open(self) -> httpcore.AsyncConnectionPool:
+        """At the first question: an engine is not to wait for the library to be read before it is even started.
 
-        # trust_env=False: http_proxy and the like in the unit's environment must not stand between us and loopback.
+        It asks past any proxy: it does not read http_proxy and the like of the unit's environment.
+        """
+        import httpcore
+
         # No connection is kept: engines close idle ones after seconds, and a kept one would hide a dead listener.
-        transport = httpx.AsyncHTTPTransport(
-            uds=self.endpoint.uds or None, limits=httpx.Limits(max_keepalive_connections=0), trust_env=False, verify=False
-        )  # certificates of a loopback engine prove nothing that the socket's owner does not prove better
-        return httpx.AsyncClient(transport=transport, trust_env=False, follow_redirects=False)
+        return httpcore.AsyncConnectionPool(
+            ssl_context=_trust_all() if self.endpoint.scheme == "https" else None,
+            max_connections=None,
+            max_keepalive_connections=0,
+            uds=self.endpoint.uds or None,
+        )
 
     async def get(self, path: str, deadline: float) -> Health:
         """GET within ``deadline`` seconds in all. Never raises: what is no answer comes back as words."""
@@ -119,22 +128,20 @@ class HealthProbe:
     def _unanswered(self, deadline: float) -> _Answer:
         return _Answer(None, "given up: it is to end" if self.over else f"no answer within {deadline:g} s", silent=True)
 
-    async def _ask(self, client: httpx.AsyncClient, request: Request, key: str, limit: int) -> _Answer:
-        import httpx
+    async def _ask(self, client: httpcore.AsyncConnectionPool, request: Request, key: str, limit: int) -> _Answer:
+        import httpcore
 
-        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if KEY.fullmatch(key) else {})
-        url = self.endpoint.url(request.path)
-        sent = client.stream(request.method, url, json=request.body, headers=headers, timeout=None)
         try:
-            async with sent as response:
+            address, headers, content = _written(self.endpoint, request, key)
+            async with client.stream(request.method, address, headers=headers, content=content) as response:
                 body = await _drain(response, limit)
-        except httpx.ConnectError as error:
+        except httpcore.ConnectError as error:
             return _unconnected(error)
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, ValueError) as error:
             return _Answer(None, printable(f"no usable answer: {type(error).__name__}: {error}", 160))
         if len(body) > limit:
             return _Answer(None, f"an answer of more than {limit} bytes")
-        return _Answer(response.status_code, f"status {response.status_code}", body)
+        return _Answer(response.status, f"status {response.status}", body)
 
     async def close(self) -> None:
         if self.client:
@@ -142,10 +149,38 @@ class HealthProbe:
 
 
 def load_client() -> None:
-    """Reads the library now: a version of it that is installed later must not be the one that a running daemon asks with."""
-    from importlib import import_module
+    """Reads the library now: a version of it that is installed later must not be the one that a running daemon asks with.
 
-    import_module("httpx")
+    It reads a part of itself at the first question only; so one is asked of a file that is no socket. Blocks for 0.1 s, and
+    is to be called where no event loop runs.
+    """
+    asyncio.run(HealthProbe(Endpoint("localhost", 0, uds=os.devnull)).get("/", 1))
+
+
+def _trust_all() -> ssl.SSLContext:
+    """Certificates of a loopback engine prove nothing that the socket's owner does not prove better."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _written(endpoint: Endpoint, request: Request, key: str) -> tuple[httpcore.URL, Headers, bytes | None]:
+    """What goes on the wire. UnicodeError (a ValueError) where a host's name cannot be written."""
+    import httpcore
+
+    endpoint = replace(endpoint, host=endpoint.host.encode("idna").decode())
+    address = httpcore.URL(scheme=endpoint.scheme, host=endpoint.host, port=endpoint.port or None, target=request.path)
+    headers: Headers = {"Host": endpoint.authority, "User-Agent": "gpu-lifecycle", "Accept-Encoding": "identity"}
+    if KEY.fullmatch(key):
+        headers["Authorization"] = f"Bearer {key}"
+    if request.body is None:
+        return address, headers, None
+    import json
+
+    return address, headers | {"Content-Type": "application/json"}, json.dumps(request.body).encode()
 
 
 def _health(answer: _Answer) -> Health:
@@ -167,10 +202,10 @@ def _unconnected(error: BaseException) -> _Answer:
     return _Answer(None, printable(f"cannot connect: {words}", 160), refused=True)
 
 
-async def _drain(response: httpx.Response, limit: int) -> bytes:
+async def _drain(response: httpcore.Response, limit: int) -> bytes:
     """The body, at most a bit beyond the limit."""
     body = bytearray()
-    async for chunk in response.aiter_raw():
+    async for chunk in response.aiter_stream():
         body += chunk
         if len(body) > limit:
             break

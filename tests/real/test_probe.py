@@ -6,6 +6,9 @@ import asyncio
 import os
 import resource
 import socket
+import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -253,6 +256,61 @@ def test_no_proxy_stands_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_ways_to_a_server(tmp_path: Path) -> None:
     assert ask(answer("200 OK"), host="::1").ok
     assert ask(answer("200 OK"), uds=str(tmp_path / "s")).ok
+
+
+def test_a_server_with_a_certificate_of_its_own_is_asked(tmp_path: Path) -> None:
+    key, certificate = str(tmp_path / "key"), str(tmp_path / "certificate")
+    make = ["openssl", "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-subj", "/CN=elsewhere"]
+    subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=60)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+
+    async def run(scheme: str) -> Health:
+        server = await asyncio.start_server(answer("200 OK"), "127.0.0.1", 0, ssl=context)
+        probe = HealthProbe(Endpoint("127.0.0.1", server.sockets[0].getsockname()[1], scheme=scheme))
+        try:
+            async with server:
+                return await probe.get("/health", 10)
+        finally:
+            await probe.close()
+
+    assert asyncio.run(run("https")).ok
+    assert not asyncio.run(run("http")).ok
+
+
+@pytest.mark.parametrize(
+    ("host", "text"),
+    [
+        ("nowhere.invalid", "cannot connect: "),
+        ("x" * 80, "no usable answer: UnicodeError"),
+        ("a..b", "no usable answer: UnicodeError"),
+    ],
+)
+def test_a_host_that_nobody_has_is_no_answer(host: str, text: str) -> None:
+    """As an engine's --host may name it."""
+
+    async def run() -> Health:
+        probe = HealthProbe(Endpoint(host, 1))
+        try:
+            return await probe.get("/", 20)
+        finally:
+            await probe.close()
+
+    assert asyncio.run(run()).text.startswith(text)
+
+
+def test_what_the_library_reads_at_its_first_question_is_read_before() -> None:
+    """A version that is installed while a daemon runs must not be half of the one that it asks with."""
+    code = """
+import asyncio, sys
+from gpu_lifecycle.rules.endpoints import Endpoint
+from gpu_lifecycle.system.probe import HealthProbe, load_client
+load_client()
+before = set(sys.modules)
+print(asyncio.run(HealthProbe(Endpoint("127.0.0.1", 1)).get("/", 5)).text, *(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "connection refused\n"
 
 
 def test_what_is_asked() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = {"rich.table", "rich.live", "rich.console", "httpx", "gpu_lifecycle.jobs.sweep", "gpu_lifecycle.system.gpu"}
+HEAVY = {"rich.table", "rich.live", "rich.console", "httpcore", "gpu_lifecycle.jobs.sweep", "gpu_lifecycle.system.gpu"}
 
 
 def imported(*words: str) -> set[str]:
