@@ -295,6 +295,8 @@ def post_stop(unit: UnitName, layout: Layout) -> Exit:
         phase_before = str(hook.state.document.get("text", ""))
         hook.say("looking for survivors")
         config = _config_or_defaults(hook)
+        import gpu_lifecycle.jobs.last_word  # noqa: F401 - read while the NVML helper starts, not after its last answer
+
         result = hook.sweep(config, survivors_only=True, prove=_engine_ran(hook))
         return _ended(hook, result, phase_before)
     except UsageError:

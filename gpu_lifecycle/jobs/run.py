@@ -96,7 +96,10 @@ def _taken_over(
 
 def _run(daemon: Daemon) -> Exit:
     import asyncio
+    import gc
 
+    gc.freeze()  # what a daemon needs at all it needs to its end
+    gc.enable()
     return asyncio.run(daemon.main())
 
 
