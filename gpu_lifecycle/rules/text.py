@@ -26,6 +26,8 @@ def printable(text: str | bytes, limit: int = 200) -> str:
         return ""
     if isinstance(text, bytes):  # a character takes 4 bytes at most, so the rest cannot be shown anyway
         text = text[: 4 * (limit + 1)].decode("utf-8", "surrogateescape")
+    if len(text) <= limit and text.isprintable() and (text.isascii() or not _INVISIBLE.search(text)):
+        return text
     pieces = [_escape(character) for character in text[: limit + 1]]
     if len(text) <= limit and sum(map(len, pieces)) <= limit:
         return "".join(pieces)

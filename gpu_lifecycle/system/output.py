@@ -40,6 +40,7 @@ class JournalSink:
 
     def __init__(self, fields: Mapping[str, str], path: str = SOCKET, waiting: Sequence[bytes] = (), lost: int = 0) -> None:
         self.fields = dict(fields)
+        self._written: tuple[dict[str, str], bytes] = ({}, b"")
         self.path = path
         self.waiting: deque[bytes] = deque(waiting)
         self.size = sum(map(len, waiting))
@@ -52,7 +53,7 @@ class JournalSink:
         """Sends a line, or keeps it for ``flush``. ``levels`` know the lines before it."""
         level, text = levels.of(data)
         entry = _field("MESSAGE", text) + _field("PRIORITY", b"%d" % (6 if level is None else level))
-        entry += b"".join(_field(name, value.encode("utf-8", "surrogateescape")) for name, value in self.fields.items())
+        entry += self._same()
         if not self.waiting and self._send(entry):
             return
         if self.size + len(entry) > WAITING_BYTES:
@@ -60,6 +61,14 @@ class JournalSink:
             return
         self.waiting.append(entry)
         self.size += len(entry)
+
+    def _same(self) -> bytes:
+        """The fields of each line, which seldom change, while an engine says thousands of lines in a second."""
+        fields, written = self._written
+        if fields != self.fields:
+            written = b"".join(_field(name, value.encode("utf-8", "surrogateescape")) for name, value in self.fields.items())
+            self._written = (dict(self.fields), written)
+        return written
 
     def flush(self) -> bool:
         """Sends what waits; False where some of it still does."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpu_lifecycle.jobs.output import EngineOutput, pack_output, unpack_output
-from gpu_lifecycle.rules.output import Line
+from gpu_lifecycle.rules.output import Levels, Line
 from gpu_lifecycle.rules.phases import Load, Step
 from gpu_lifecycle.rules.secrets import Secrets
 from gpu_lifecycle.rules.signatures import Sign
@@ -86,6 +86,19 @@ def test_lines_of_both_streams_with_their_fields(journald: socket.socket) -> Non
     assert {entry["MESSAGE"]: entry["PRIORITY"] for entry in found}[b"ERROR: b"] == b"3"
     assert all((entry["SYSLOG_IDENTIFIER"], entry["GPU_LIFECYCLE_UNIT"]) == (b"kimi", b"kimi.service") for entry in found)
     assert all(entry["PRIORITY"] == b"6" for entry in found if entry["MESSAGE"] != b"ERROR: b")
+
+
+def test_a_field_that_changes_changes_for_the_lines_after_it(journald: socket.socket) -> None:
+    sink, levels = JournalSink(FIELDS, journald.getsockname()), Levels()
+    for phase in ("loading", "loading", "r\ne", "", "loading"):
+        sink.fields["GPU_LIFECYCLE_PHASE"] = phase
+        sink.put(b"line", levels)
+    del sink.fields["GPU_LIFECYCLE_PHASE"]
+    sink.put(b"line", levels)
+    sink.close()
+    found = entries(journald)
+    assert [entry.get("GPU_LIFECYCLE_PHASE") for entry in found] == [b"loading", b"loading", b"r\ne", b"", b"loading", None]
+    assert all(entry["GPU_LIFECYCLE_UNIT"] == b"kimi.service" for entry in found)
 
 
 def test_a_traceback_is_an_error_as_a_whole_and_of_one_stream(journald: socket.socket) -> None:
