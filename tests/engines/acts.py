@@ -131,6 +131,21 @@ def streams_end(unit: Unit) -> None:
         assert all(line.startswith("200 ") and line.endswith(" whole") for line in told[:-1]), told
 
 
+def read_prompt(unit: Unit, tokens: int) -> int:
+    """Has one prompt read, whose start no other prompt shares; how often its health was not told within 2 s."""
+    prompt = [5 + (number + tokens // LONG_PROMPT) % 4 for number in range(tokens)]
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 1}
+    late = 0
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(unit.http, "/v1/completions", body, 600)
+        while not asked.done():
+            late += unit.http("/health", timeout=2)[0] != 200
+            assert unit.show("ActiveState") == "active", unit.tail()
+            time.sleep(1)
+    assert asked.result()[0] == 200, asked.result()
+    return late
+
+
 def long_prefill(unit: Unit) -> None:
     """One prompt that keeps the core, and with SGLang the health endpoint, busy for longer than a probe waits."""
     unit.systemctl("stop", check=False, timeout=150)
@@ -138,15 +153,9 @@ def long_prefill(unit: Unit) -> None:
     unit.ensure_ready()
     unit.begin()
     run, restarts = unit.show("InvocationID"), unit.show("NRestarts")
-    body = {"model": "tiny", "prompt": [5 + number % 4 for number in range(LONG_PROMPT)], "max_tokens": 1}
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(unit.http, "/v1/completions", body, 600)
-        late = 0
-        while not asked.done():
-            late += unit.http("/health", timeout=2)[0] != 200
-            assert unit.show("ActiveState") == "active", unit.tail()
-            time.sleep(1)
-    assert asked.result()[0] == 200, asked.result()
+    late = read_prompt(unit, LONG_PROMPT)
+    if unit.preset.health_waits and late < 2:  # this machine has read it in a few seconds; twice as long takes four times that
+        late = read_prompt(unit, 2 * LONG_PROMPT)
     assert not {"suspect", "engine-failed"} & {event["GPU_LIFECYCLE_EVENT"] for event in unit.events()}, unit.messages()
     assert (unit.show("InvocationID"), unit.show("NRestarts")) == (run, restarts)
     if unit.preset.health_waits:
